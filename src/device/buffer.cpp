@@ -1,0 +1,92 @@
+#include "device/buffer.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#if SLIP_HAVE_CUDA
+#include <cuda_runtime.h>
+
+#include "device/cuda.hpp"
+#endif
+
+namespace slip {
+
+Buffer::Buffer(Place place, int64_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  void* p = nullptr;
+  if (place == Place::host) {
+    const size_t rounded = (static_cast<size_t>(bytes) + 63) / 64 * 64;  // aligned_alloc wants a multiple
+    p = std::aligned_alloc(64, rounded);
+    if (p == nullptr) fail("no host memory for " + std::to_string(bytes) + " bytes");
+    std::memset(p, 0, rounded);
+  } else {
+#if SLIP_HAVE_CUDA
+    if (place == Place::pinned) {
+      check(cudaMallocHost(&p, static_cast<size_t>(bytes)));
+      std::memset(p, 0, static_cast<size_t>(bytes));
+    } else {
+      check(cudaMalloc(&p, static_cast<size_t>(bytes)));
+      check(cudaMemset(p, 0, static_cast<size_t>(bytes)));
+    }
+#else
+    fail("this build has no CUDA back end");
+#endif
+  }
+  data_ = std::unique_ptr<void, Free>(p, Free{place});
+}
+
+void Buffer::Free::operator()(void* p) const noexcept {
+#if SLIP_HAVE_CUDA
+  if (place == Place::device) return warn_unless_ok(cudaFree(p));
+  if (place == Place::pinned) return warn_unless_ok(cudaFreeHost(p));
+#endif
+  std::free(p);
+}
+
+#if SLIP_HAVE_CUDA
+namespace {
+void copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, const Queue& q) {
+  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, q.stream));
+}
+}  // namespace
+void copy_to_device(void* device, const void* host, int64_t bytes, const Queue& q) {
+  if (bytes == 0) return;
+  if (q.on_cpu()) return void(std::memcpy(device, host, static_cast<size_t>(bytes)));
+  copy(device, host, bytes, cudaMemcpyHostToDevice, q);
+}
+void copy_to_host(void* host, const void* device, int64_t bytes, const Queue& q) {
+  if (bytes == 0) return;
+  if (q.on_cpu()) return void(std::memcpy(host, device, static_cast<size_t>(bytes)));
+  copy(host, device, bytes, cudaMemcpyDeviceToHost, q);
+}
+void copy_on_device(void* to, const void* from, int64_t bytes, const Queue& q) {
+  if (bytes == 0) return;
+  if (q.on_cpu()) return void(std::memcpy(to, from, static_cast<size_t>(bytes)));
+  copy(to, from, bytes, cudaMemcpyDeviceToDevice, q);
+}
+void zero(void* device, int64_t bytes, const Queue& q) {
+  if (bytes == 0) return;
+  if (q.on_cpu()) return void(std::memset(device, 0, static_cast<size_t>(bytes)));
+  check(cudaMemsetAsync(device, 0, static_cast<size_t>(bytes), q.stream));
+}
+void synchronize(const Queue& q) {
+  if (!q.on_cpu()) check(cudaStreamSynchronize(q.stream));
+}
+#else
+void copy_to_device(void* device, const void* host, int64_t bytes, const Queue&) {
+  if (bytes > 0) std::memcpy(device, host, static_cast<size_t>(bytes));
+}
+void copy_to_host(void* host, const void* device, int64_t bytes, const Queue&) {
+  if (bytes > 0) std::memcpy(host, device, static_cast<size_t>(bytes));
+}
+void copy_on_device(void* to, const void* from, int64_t bytes, const Queue&) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+void zero(void* device, int64_t bytes, const Queue&) {
+  if (bytes > 0) std::memset(device, 0, static_cast<size_t>(bytes));
+}
+void synchronize(const Queue&) {}
+#endif
+
+}  // namespace slip
