@@ -8,6 +8,8 @@
 // Causal attention of the target: token t of a document sees the tokens of that document up to itself.
 // Query head n reads key/value head n / (heads / kv_heads). Scores, sums and log-sum-exp are fp32.
 #pragma once
+#include <cmath>
+
 #include "device/queue.hpp"
 #include "device/view.hpp"
 
@@ -20,6 +22,8 @@ struct AttentionShape {
   int window = 0;  // 0: full
   bool causal = false;  // inside the block
 };
+
+inline float attention_scale(int head_dim) { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
 
 // The rule in one place, tested against tables drawn by hand: may slot j of a block see context token k / slot s?
 SLIP_HD inline bool sees_context(const AttentionShape& s, int lo, int anchor, int slot, int64_t k) {

@@ -1,0 +1,79 @@
+// The DFlash drafter, forward and backward by hand (dflash.md 1.2, 2, 3.4). A row is trained as one context and passes
+// of blocks over it:
+//   context_forward -> { blocks_forward -> (loss) -> blocks_backward } per pass -> context_backward
+// Blocks do not interact, so passes accumulate exactly. Gradients are added to `grads`; the caller zeroes them.
+#pragma once
+#include <vector>
+
+#include "device/arena.hpp"
+#include "model/packed.hpp"
+#include "model/weights.hpp"
+
+namespace slip {
+
+struct DrafterLimits {
+  int64_t context;    // tokens of a row
+  int64_t blocks;     // blocks of a pass
+  int64_t positions;  // rotary table: longest document plus a block
+};
+
+// Activations of a row's context, kept until context_backward.
+template <class T> struct ContextBuffers {
+  View2<T> x;            // (S, K*H) joined taps
+  View2<T> fc, c;        // (S, H) fc output and its norm: what all layers project
+  Acc<T>* inv_rms;       // (S)
+  View2<T> kv;           // (S, layers*2*kv_heads*d) projections, before norm and rotation of the keys
+  View2<T> k;            // (S, layers*kv_heads*d) keys as attention reads them
+  Acc<T>* k_inv_rms;     // (layers, S, kv_heads)
+  View2<Acc<T>> dkv;     // gradient of keys (as attention reads them) and values, summed over the passes
+  View2<T> dkv_project;  // the same before rotation and norm, as the products read it
+  View2<T> dc;           // (S, H)
+};
+
+// Activations of one layer for one pass of blocks; M = blocks * block rows.
+template <class T> struct LayerBuffers {
+  View2<T> z, u, q_project, kv, q, k, attention, z_mid, y, gate_up, act;
+  Acc<T>*inv_rms, *q_inv_rms, *k_inv_rms, *mid_inv_rms, *lse;
+};
+template <class T> struct BlockBuffers {
+  std::vector<LayerBuffers<T>> layers;
+  View2<T> z_out, hidden;  // (M, H) the stream after the last layer, and after the final norm
+  Acc<T>* inv_rms;         // (M)
+  View2<T> delta;          // (M, H) a sublayer's output
+  View2<T> dhidden, dz, dy, dact, dgate_up, dattention, dq, dkv;  // gradients, reused by every layer
+  Acc<T>* scratch;
+};
+
+template <class T> struct Drafter {
+  DrafterModel model;
+  DrafterLimits limits;
+  ParameterLayout layout;
+  T* weights;      // (layout.count)
+  Acc<T>* grads;   // (layout.count)
+  DrafterViews<T> w;
+  DrafterViews<Acc<T>> g;
+  RopeTable rope;
+  ContextBuffers<T> context;
+  BlockBuffers<T> blocks;
+};
+template <class T> Drafter<T> make_drafter(const DrafterModel&, const DrafterLimits&, Arena&, const Queue&);
+template <class T> void set_weights(Drafter<T>&, const std::vector<float>& flat, const Queue&);
+
+// Blocks of one pass, where the queue's memory is; rows = blocks * model.block, slots fastest.
+struct Blocks {
+  int64_t count = 0;
+  const int* ids = nullptr;       // (rows) slot 0: the anchor's token, else the mask token
+  const int* position = nullptr;  // (rows) position in the document
+  const int* anchor = nullptr;    // (count) row index of the anchor token, not descending
+  const int* lo = nullptr;        // (count) first token of its document
+};
+
+// `context.x` holds the joined taps of the first `tokens` tokens of the row (as many as any block sees).
+template <class T> void context_forward(Drafter<T>&, int64_t tokens, const int* position, const Queue&);
+// Result: blocks.hidden, (rows, H) after the final norm.
+template <class T> void blocks_forward(Drafter<T>&, const Blocks&, int64_t tokens, View2<const T> embed, const Queue&);
+// `blocks.dhidden` holds the gradient of blocks.hidden; it is consumed.
+template <class T> void blocks_backward(Drafter<T>&, const Blocks&, int64_t tokens, const Queue&);
+template <class T> void context_backward(Drafter<T>&, int64_t tokens, const int* position, const Queue&);
+
+}  // namespace slip
