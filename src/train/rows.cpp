@@ -1,0 +1,65 @@
+#include "train/rows.hpp"
+
+#include <algorithm>
+
+#include "core/check.hpp"
+#include "core/random.hpp"
+
+namespace slip {
+namespace {
+constexpr uint64_t kOrderStream = fnv1a64("document order");  // keeps these numbers apart from those of the anchors
+}
+
+std::vector<Row> epoch_rows(std::span<const TokenCorpus::Document> documents, int64_t row_tokens, bool shuffle,
+                            uint64_t seed, int64_t epoch) {
+  struct Keyed {
+    uint64_t key;
+    TokenCorpus::Document document;
+  };
+  std::vector<Keyed> order;
+  order.reserve(documents.size());
+  for (const auto& d : documents) {
+    const uint64_t key = shuffle ? random_u64(seed ^ kOrderStream, static_cast<uint64_t>(epoch), static_cast<uint64_t>(d.id)) : 0;
+    order.push_back({key, d});
+  }
+  std::sort(order.begin(), order.end(), [](const Keyed& a, const Keyed& b) {
+    return a.key != b.key ? a.key < b.key : a.document.id < b.document.id;
+  });
+  std::vector<Row> rows;
+  for (const Keyed& k : order) {
+    require(k.document.length <= row_tokens, "epoch_rows: a document is longer than a row");
+    if (rows.empty() || rows.back().tokens + k.document.length > row_tokens) rows.emplace_back();
+    rows.back().documents.push_back(k.document);
+    rows.back().tokens += k.document.length;
+  }
+  return rows;
+}
+
+RowTokens read_row(const TokenCorpus& corpus, const Row& row) {
+  RowTokens out;
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> mask;
+  for (const auto& d : row.documents) {
+    corpus.read(d.id, ids, mask);
+    require(static_cast<int64_t>(ids.size()) == d.length, "read_row: a document changed its length");
+    out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+    out.mask.insert(out.mask.end(), mask.begin(), mask.end());
+    out.lengths.push_back(d.length);
+    out.document_ids.push_back(d.id);
+  }
+  return out;
+}
+
+int64_t steps_of_epoch(int64_t rows, int64_t rows_per_step) { return (rows + rows_per_step - 1) / rows_per_step; }
+
+int64_t total_steps(std::span<const TokenCorpus::Document> documents, const DataConfig& data, const TrainConfig& train) {
+  if (data.epochs == 0) return train.steps;
+  int64_t steps = 0;
+  for (int64_t e = 0; e < data.epochs && (train.steps == 0 || steps < train.steps); ++e) {
+    const auto rows = epoch_rows(documents, data.row_tokens, data.shuffle, data.seed, e);
+    steps += steps_of_epoch(static_cast<int64_t>(rows.size()), train.rows_per_step);
+  }
+  return train.steps == 0 ? steps : std::min(steps, train.steps);
+}
+
+}  // namespace slip
