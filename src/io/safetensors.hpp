@@ -1,5 +1,6 @@
-// safetensors files: a reader that believes nothing it has not checked (target-models.md 9.2, 9.3 as facts of the
-// format), a folder reader (single file or sharded index), and a writer. Reading is pread into caller's memory.
+// safetensors files: a reader that believes nothing it has not checked (target-models.md 9.2, 9.3 as facts of
+// the format), a folder reader (single file or sharded index), and a writer. Reading is pread into caller's
+// memory.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -18,25 +19,30 @@ int64_t dtype_bytes(Dtype);  // 0 for `other` (sub-byte types)
 struct TensorInfo {
   std::string name;
   Dtype dtype;
-  std::string dtype_text;      // as the file spells it
+  std::string dtype_text;  // as the file spells it
   std::vector<int64_t> shape;
-  int64_t offset, bytes;       // in the file
-  std::string file;            // path
-  int64_t count() const;       // elements
+  int64_t offset, bytes;  // in the file
+  std::string file;       // path
+  int64_t count() const;  // elements
 };
 std::string shape_text(const std::vector<int64_t>&);  // "[3, 4]"
 
-// One file. The constructor validates the whole header; every failure is fail_input naming file, tensor, declared
-// and found.
+void require_float(const TensorInfo&);  // fail_input unless F32, BF16, F16 or F64
+
+// One file. The constructor validates the whole header; every failure is fail_input naming file, tensor,
+// declared and found.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(SafetensorsFile&&) noexcept;
-  const std::vector<TensorInfo>& tensors() const;                 // in file order
-  const std::map<std::string, std::string>& metadata() const;     // __metadata__
-  const TensorInfo* find(const std::string& name) const;          // null when absent
-  void read(const TensorInfo&, void* bytes) const;                // raw bytes as stored
+  const std::vector<TensorInfo>& tensors() const;              // in file order
+  const std::map<std::string, std::string>& metadata() const;  // __metadata__
+  const TensorInfo* find(const std::string& name) const;       // null when absent
+  void read(const TensorInfo&, void* bytes) const;             // raw bytes as stored
+  void read_float(const TensorInfo&, float* out) const;        // from F32, BF16, F16, F64
+  void read_bf16(const TensorInfo&,
+                 Bf16* out) const;  // exact for BF16; rounds the others (F64 by way of float)
   const std::string& path() const;
 
  private:
@@ -44,27 +50,31 @@ class SafetensorsFile {
   std::unique_ptr<Impl> impl_;
 };
 
-// A Hugging Face folder: model.safetensors, or model.safetensors.index.json and its shards, all headers checked.
+// A Hugging Face folder: model.safetensors, or model.safetensors.index.json and its shards, all headers
+// checked.
 class WeightFolder {
  public:
   explicit WeightFolder(const std::string& folder);
   const TensorInfo* find(const std::string& name) const;
   std::vector<std::string> names() const;
-  // Values converted to float; accepts F32, BF16, F16. `need` fails (exit 3) when the tensor is absent (up to 20
-  // available names shown) or has another shape.
+  // `need` fails (exit 3) when the tensor is absent (up to 20 available names shown), has another shape or is
+  // none of F32, BF16, F16, F64.
   const TensorInfo& need(const std::string& name, const std::vector<int64_t>& shape) const;
   void read_float(const TensorInfo&, float* out) const;
-  void read_bf16(const TensorInfo&, Bf16* out) const;  // exact for BF16; rounds F32 and F16
+  void read_bf16(const TensorInfo&, Bf16* out) const;
   const std::string& folder() const { return folder_; }
 
  private:
+  const SafetensorsFile& file_of(const TensorInfo&) const;
+
   std::string folder_;
   std::vector<std::shared_ptr<SafetensorsFile>> files_;
   std::map<std::string, std::pair<int, const TensorInfo*>> where_;
 };
 
-// Writer: header padded to 8, tensors by descending alignment then name, __metadata__ {"format":"pt"} plus `metadata`.
-// Writes to `path` itself (callers name a temporary file and rename), fsyncs it, returns its size.
+// Writer: header padded to 8, tensors by descending alignment then name, __metadata__ {"format":"pt"} plus
+// `metadata`. Writes to `path` itself (callers name a temporary file and rename), fsyncs it, returns its
+// size.
 struct TensorToWrite {
   std::string name;
   Dtype dtype;  // f32, bf16, i32, u8, ...

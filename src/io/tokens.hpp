@@ -7,21 +7,26 @@
 
 namespace slip {
 
-// Expands "a.h5,dir/*.h5" to sorted paths per pattern; a pattern that matches nothing is fail_input naming it.
+// Expands "a.h5,dir/*.h5" to paths, sorted per pattern; unfinished files (.partial) are left out, a file
+// named twice counts once. A pattern that matches nothing is fail_input naming it.
 std::vector<std::string> expand_globs(const std::string& patterns);
 
 struct TokenShardInfo {
   std::string path;
   int64_t documents, tokens, supervised;
+  int64_t unsupervised;  // documents without two consecutive supervised tokens, before any cut
   int64_t vocab_size, mask_token_id;
+  bool prompts;  // such documents are there on purpose
   std::string tokenizer_sha256, template_sha256, source;
 };
 
-// All shards of a run as one list of documents. Global document id = position in that list, before any dropping.
+// All shards of a run as one list of documents. Global document id = position in that list, before any
+// dropping.
 class TokenCorpus {
  public:
-  // Opens, checks headers and doc_offsets, and scans the masks: a document counts as usable when, cut to max_length
-  // tokens, two consecutive tokens are supervised. Unusable ones keep their id but are left out of `documents`.
+  // Opens, checks headers and doc_offsets, and scans the masks: a document counts as usable when, cut to
+  // max_length tokens (0: not cut), two consecutive tokens are supervised. Unusable ones keep their id but
+  // are left out of `documents`.
   TokenCorpus(const std::vector<std::string>& paths, int64_t max_length);
   ~TokenCorpus();
   TokenCorpus(TokenCorpus&&) noexcept;
@@ -34,12 +39,17 @@ class TokenCorpus {
   int64_t dropped() const;                         // without two consecutive supervised tokens after the cut
   const std::vector<TokenShardInfo>& shards() const;
 
-  // Reads document `id` (cut): ids and mask are resized. Not thread-safe.
+  // Reads document `id` (cut), usable or not: ids and mask are resized. Ids and mask values are checked. Not
+  // thread-safe.
   void read(int64_t id, std::vector<int32_t>& ids, std::vector<uint8_t>& mask) const;
 
-  // Reads everything and checks every id against 0 <= id < vocab and every mask value against {0,1}; fail_input names
-  // shard, document, position, declared and found.
+  // Refuses shards made for another number of rows than `vocab`, then reads everything and checks every id
+  // against 0 <= id < vocab, every mask value against {0,1}, and the checksums; fail_input names shard,
+  // document (its place in the shard), position, declared and found.
   void validate(int64_t vocab) const;
+  // What training asks for beyond that: fail_input for a shard of prompts (FORMAT.md) and when nothing is
+  // usable.
+  void require_answers() const;
 
  private:
   struct Impl;

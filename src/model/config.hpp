@@ -1,5 +1,6 @@
-// Architectures as their config.json states them. Reading refuses, by key and value, whatever changes the mathematics
-// and is not supported (target-models.md section 3 lists the rules); no weight file is opened here.
+// Architectures as their config.json states them. Reading refuses, by key and value, whatever changes the
+// mathematics and is not supported (target-models.md section 3 lists the rules); no weight file is opened
+// here.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -18,7 +19,7 @@ struct TargetModel {
   std::string model_type;  // qwen3 | llama
   int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
   float eps = 0;
-  bool qk_norm = false;    // qwen3
+  bool qk_norm = false;  // qwen3
   bool tied = false;
   int64_t max_position = 0;
   RopeConfig rope;
@@ -28,25 +29,31 @@ TargetModel read_target_config(const std::string& folder);  // <folder>/config.j
 struct DrafterModel {
   int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
   int64_t block = 0, mask_token = -1, target_layers = 0;
-  std::vector<int64_t> taps;         // 0-based: the residual stream after that layer
-  std::vector<bool> sliding;         // per layer
-  std::vector<bool> causal;          // per layer, inside the block: default sliding -> causal, full -> not
-  bool causal_is_default = true;     // false: config.json said is_causal (or dflash_config.causal)
-  int64_t window = 0;                // of sliding layers
+  std::vector<int64_t> taps;      // 0-based: the residual stream after that layer
+  std::vector<bool> sliding;      // per layer
+  std::vector<bool> causal;       // per layer, inside the block: default sliding -> causal, full -> not
+  bool causal_is_default = true;  // false: config.json said is_causal (or dflash_config.causal)
+  int64_t window = 0;             // of sliding layers
   float eps = 1e-6f;
   double initializer_range = 0.02;
   int64_t max_position = 0;
-  RopeConfig rope;                   // default type only
-  std::string source;                // path, for messages
+  RopeConfig rope;                                     // default type only
+  std::string bos_token = "null", eos_token = "null";  // JSON as in the file: a number, a list or null
+  std::string source;                                  // path, for messages
 };
 DrafterModel read_drafter_config(const std::string& path);  // a config.json or a folder that holds one
-std::string drafter_config_json(const DrafterModel&);       // what is published: dflash.md 1.5
-// Both fit each other: hidden, vocab rows, taps in range, mask id < vocab, target_layers. Every contradiction is one
-// line naming both values; fail_usage with all of them.
+// For new weights: target_layer_ids and num_target_layers may be absent and come from the target
+// (default_taps, one tap per draft layer).
+DrafterModel read_new_drafter_config(const std::string& path, const TargetModel&);
+std::string drafter_config_json(const DrafterModel&);  // what is published: dflash.md 1.5
+// Both fit each other: hidden, vocab rows, taps in range, mask id < vocab, target_layers. Every contradiction
+// is one line naming both values; fail_usage with all of them. Tap N-1 is a warning.
 void check_fit(const DrafterModel&, const TargetModel&, const std::string& target_path);
-// Default taps when a new config names none: n==1 -> T/2, else round-half-even(1 + i (T-4)/(n-1)).
+// Default taps when a new config names none: n==1 -> T/2, else round-half-even(1 + i (T-4)/(n-1)). fail_usage
+// when that gives a layer twice or one that is not there.
 std::vector<int64_t> default_taps(int64_t target_layers, int64_t count);
-std::vector<double> rope_frequencies(const RopeConfig&, int64_t head_dim);  // (head_dim/2) inverse frequencies
+std::vector<double> rope_frequencies(const RopeConfig&,
+                                     int64_t head_dim);  // (head_dim/2) inverse frequencies
 
 // Published tensors in file order of dflash.md 1.1: name and shape. 11 a layer + 3.
 struct NamedShape {

@@ -1,0 +1,26 @@
+#include "io/h5.hpp"
+
+#include "core/log.hpp"
+
+namespace slip {
+
+H5Id::~H5Id() {
+  if (id_ >= 0 && close_ != nullptr && close_(id_) < 0)
+    log_error("HDF5: a handle would not close: " + h5_error());
+}
+
+std::string h5_error() {
+  std::string text;
+  const auto take_first = [](unsigned n, const H5E_error2_t* e, void* out) -> herr_t {
+    if (n == 0 && e->desc != nullptr) *static_cast<std::string*>(out) = e->desc;
+    return 0;
+  };
+  if (H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, &text) < 0 || text.empty())
+    text = "HDF5 gives no reason";
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+void h5_quiet() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+
+}  // namespace slip
