@@ -1,0 +1,13 @@
+// The subcommands: parse, build, call, return an exit code. main.cpp lists them.
+#pragma once
+#include "apps/options.hpp"
+
+namespace slip {
+
+int run_train(const Arguments&, int& argc, char**& argv);
+int run_plan(const Arguments&);
+int run_features(const Arguments&);
+int run_step(const Arguments&);
+int run_inspect(const Arguments&);
+
+}  // namespace slip

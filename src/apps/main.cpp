@@ -1,0 +1,78 @@
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <iostream>
+#include <new>
+
+#include "apps/commands.hpp"
+#include "apps/version.hpp"
+#include "comm/mpi.hpp"
+#include "core/log.hpp"
+#include "device/cpu_level.hpp"
+
+namespace slip {
+namespace {
+
+const char* kHelp = R"(usage: slipstream COMMAND [options]
+
+slipstream trains DFlash drafters for frozen target models. One process is one rank: start several with mpirun,
+srun or launch/run.
+
+  train     train a drafter from a configuration file
+  plan      show roles, costs, balance and memory of a run before starting it
+  features  write the target's hidden states after chosen layers, for comparing with another implementation
+  step      one training step on given weights and data, for comparing with another trainer
+  inspect   show token shards, safetensors files, models and checkpoints
+
+slipstream COMMAND --help describes one; slipstream --version lists what it was built with.
+
+exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 an input file is missing or bad;
+            4 a peer rank failed; 75 stopped by a signal after saving: run again with --resume auto to go on
+)";
+
+int run(int& argc, char**& argv) {
+  const Arguments all(argv + 1, argv + argc);
+  if (all.empty() || all[0] == "--help" || all[0] == "-h" || all[0] == "help") {
+    (all.empty() ? std::cerr : std::cout) << kHelp;
+    return all.empty() ? kUsage : kOk;
+  }
+  if (all[0] == "--version") {
+    std::cout << version_text();
+    return kOk;
+  }
+  const Arguments rest(all.begin() + 1, all.end());
+  cpu_level_check();
+  if (all[0] == "train") return run_train(rest, argc, argv);
+  if (all[0] == "plan") return run_plan(rest);
+  if (all[0] == "features") return run_features(rest);
+  if (all[0] == "step") return run_step(rest);
+  if (all[0] == "inspect") return run_inspect(rest);
+  fail_usage(fmt::format("unknown command '{}'; there are train, plan, features, step, inspect", all[0]));
+}
+
+// An error of one rank takes the job down, or its peers would wait for it.
+int give_up(const std::string& message, int code) {
+  log_error(message);
+  int initialized = 0, finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (initialized && !finalized) abort_job(code);
+  return code;
+}
+
+}  // namespace
+}  // namespace slip
+
+int main(int argc, char** argv) {
+  try {
+    return slip::run(argc, argv);
+  } catch (const slip::Error& e) {
+    // The place in the source helps with failures of the program, not with what the user typed.
+    const bool internal = e.exit_code() == slip::kFailed;
+    return slip::give_up(internal ? fmt::format("{} ({}:{})", e.what(), e.where().file_name(), e.where().line()) : e.what(), e.exit_code());
+  } catch (const std::bad_alloc&) {
+    return slip::give_up("out of host memory", slip::kFailed);
+  } catch (const std::exception& e) {
+    return slip::give_up(e.what(), slip::kFailed);
+  }
+}
