@@ -1,0 +1,12 @@
+// Files that are whole or absent: written under a temporary name, synced, renamed, the folder synced.
+#pragma once
+#include <string>
+
+namespace slip {
+
+void write_text_durably(const std::string& path, const std::string& text);  // through path.partial
+void rename_durably(const std::string& from, const std::string& to);
+void sync_folder(const std::string& folder);
+uint64_t file_xxh3(const std::string& path);  // XXH3-64 of the content
+
+}  // namespace slip
