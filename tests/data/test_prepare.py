@@ -299,7 +299,7 @@ class Prepare(Case):
         self.assertEqual(documents, [(x["input_ids"], x["loss_mask"]) for x in lines])
 
     def test_full_disk_leaves_nothing(self):
-        """Files may not grow past 4 KiB here: exit code 1, one line with path and sizes, the old file stays."""
+        """Files may not grow past some KiB here: exit code 1, one line with path and sizes, the old file stays."""
         self.prepare([{"input_ids": [5, 6, 7], "loss_mask": [0, 1, 1]}], "--vocab-size", 9, "--mask-token", 8)
         before = os.path.getsize(self.out)
         path = self.write([{"input_ids": [1, 2], "loss_mask": [1, 1]}])
