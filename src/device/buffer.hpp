@@ -20,7 +20,9 @@ class Buffer {
 
  private:
   struct Free {
-    Place place = Place::host;
+    Place place;
+    Free() : Free(Place::host) {}  // not an initialiser: those are unknown until Buffer is complete
+    explicit Free(Place p) : place(p) {}
     void operator()(void* p) const noexcept;
   };
   std::unique_ptr<void, Free> data_;
