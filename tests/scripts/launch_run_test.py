@@ -1,0 +1,80 @@
+"""launch/run: exit codes of the ranks, and signals that let them save. Argument: the folder of the stand-in."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+BUILD = sys.argv.pop()
+
+
+def start(*args, build=BUILD):
+    command = ["launch/run", "-n", "2", "--build", build, *args]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(*args, build=BUILD):
+    job = start(*args, build=build)
+    out, err = job.communicate(timeout=60)
+    return job.returncode, out, err
+
+
+def ranks_alive():
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "cmdline").read_bytes().startswith(f"{BUILD}/slipstream\0until-signal".encode()):
+                found.append(int(folder.name))
+        except OSError:  # it ended meanwhile
+            pass
+    return found
+
+
+class LaunchRun(unittest.TestCase):
+    def test_arguments_arrive_as_they_are(self):
+        self.assertEqual(run("arguments", "--set", "a=b c", "-n", "7"), (0, "2 ranks <--set> <a=b c> <-n> <7>\n", ""))
+
+    def test_exit_codes(self):
+        self.assertEqual(run("usage"), (2, "", ""))
+        self.assertEqual(run("abort")[0], 3)
+        code, _, err = run("killed")
+        self.assertEqual(code, 4)
+        self.assertIn("ended by signal 9", err)
+
+    def test_wrong_use(self):
+        absent = ["--build", "/nonexistent", "x"]
+        for args in ([], ["-n"], ["-n", "0", "x"], ["--frobnicate", "x"], absent):
+            job = subprocess.run(["launch/run", *args], capture_output=True, text=True)
+            self.assertEqual((job.returncode, job.stdout, len(job.stderr.splitlines())), (2, "", 1), args)
+
+    def test_every_signal_lets_the_ranks_save(self):
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+            job = start("until-signal")
+            self.assertEqual(job.stdout.readline(), "ready\n")
+            job.send_signal(number)
+            out, _ = job.communicate(timeout=60)
+            self.assertEqual((job.returncode, out), (75, "saved\n"), number)
+
+    def test_a_second_term_ends_at_once(self):
+        job = start("until-signal")
+        job.stdout.readline()
+        os.kill(ranks_alive()[0], signal.SIGSTOP)  # a rank that hangs
+        job.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        self.assertIsNone(job.poll())
+        job.send_signal(signal.SIGTERM)
+        job.communicate(timeout=30)
+        self.assertNotIn(job.returncode, (0, 75))
+        self.assertEqual(ranks_alive(), [])
+
+    def test_killed_itself_it_leaves_no_rank_behind(self):
+        job = start("until-signal")
+        job.stdout.readline()
+        job.kill()
+        job.communicate(timeout=30)  # the ranks hold the pipe until they end
+        self.assertEqual(ranks_alive(), [])
+
+
+unittest.main(verbosity=2)
