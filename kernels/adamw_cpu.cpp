@@ -7,7 +7,7 @@ namespace slip {
 template <class T> void adamw_cpu(const AdamW<T>& a) {
   const T correct1 = T(1) / (T(1) - std::pow(T(a.beta1), static_cast<T>(a.step)));
   const T correct2 = T(1) / (T(1) - std::pow(T(a.beta2), static_cast<T>(a.step)));
-  const T beta1 = a.beta1, beta2 = a.beta2, lr = a.lr, eps = a.eps, decay = a.lr * a.weight_decay, scale = a.grad_scale;
+  const T beta1 = a.beta1, beta2 = a.beta2, lr = a.lr, eps = a.eps, decay = lr * T(a.weight_decay), scale = a.grad_scale;
   for (int64_t i = 0; i < a.count; ++i) {
     const T g = a.grad[i] * scale;
     a.m[i] = beta1 * a.m[i] + (T(1) - beta1) * g;
