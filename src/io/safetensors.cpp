@@ -30,8 +30,7 @@ float half_to_float(uint16_t h) {
   return std::bit_cast<float>(sign | (e << 23) | (mantissa << 13));
 }
 
-template <class T>
-T load(const char* p) {
+template <class T> T load(const char* p) {
   T value;
   std::memcpy(&value, p, sizeof value);
   return value;

@@ -17,8 +17,7 @@ namespace {
 constexpr size_t kShown = 20;  // names in a message
 
 // "a, b, c and 7 more"
-template <class Names>
-std::string some_of(const Names& names) {
+template <class Names> std::string some_of(const Names& names) {
   std::string text;
   size_t n = 0;
   for (const std::string& name : names) {

@@ -50,8 +50,7 @@ struct Complaint {
   int exit_code = 0;  // 0: none
   std::string text;
 };
-template <class F>
-Complaint complaint_of(F&& call) {
+template <class F> Complaint complaint_of(F&& call) {
   try {
     call();
   } catch (const Error& e) {
@@ -61,8 +60,7 @@ Complaint complaint_of(F&& call) {
 }
 
 // The call fails with this exit code and a message of one line that holds every one of `parts`.
-template <class F>
-void expect_refused(F&& call, int exit_code, const std::vector<std::string>& parts) {
+template <class F> void expect_refused(F&& call, int exit_code, const std::vector<std::string>& parts) {
   const Complaint c = complaint_of(call);
   EXPECT_EQ(c.exit_code, exit_code) << c.text;
   EXPECT_EQ(c.text.find('\n'), std::string::npos) << c.text;
