@@ -48,6 +48,9 @@ const Case kCases[] = {
     {shape(2, 1, 32, 4, 1000, true), {{30, 30}, 8}},
     // causal in a full layer
     {shape(4, 2, 64, 16, 0, true), {{80, 7}, 6}},
+    // many tiles of queries and of keys
+    {shape(2, 1, 128, 16), {{500, 200}, 40}},
+    {shape(2, 1, 64, 16, 128, true), {{500, 200}, 40}},
     // many blocks at one place: every tile of queries has the same anchor
     {shape(2, 1, 64, 16), {{12}, 12}},
 };

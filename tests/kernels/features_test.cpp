@@ -7,8 +7,7 @@
 namespace slip::testing {
 namespace {
 
-template <class B>
-class Features : public KernelTest<B> {};
+template <class B> class Features : public KernelTest<B> {};
 TYPED_TEST_SUITE(Features, BackEnds, BackEndName);
 
 struct Shape {
@@ -84,8 +83,7 @@ TYPED_TEST(Features, JoinReportsWhatIsNotFinite) {
   }
 }
 
-template <class T, class From, class To>
-void check_cast(const Queue& q) {
+template <class T, class From, class To> void check_cast(const Queue& q) {
   for (const auto [rows, cols] : kShapes) {
     const Matrix m = random_matrix<From>(3, rows, cols);
     const DeviceArray<From> from(q, m);
@@ -99,6 +97,29 @@ TYPED_TEST(Features, Cast) {
   check_cast<T, float, Bf16>(this->queue());
   check_cast<T, Bf16, float>(this->queue());
   check_cast<T, float, float>(this->queue());
+}
+
+// The rounding of a kernel is that of the host, word by word; a NaN stays one.
+TYPED_TEST(Features, CastRoundsAMillionWordsAsTheHostDoes) {
+  using T = typename TypeParam::Type;
+  const Queue& q = this->queue();
+  constexpr int64_t kWords = 1000000;
+  Matrix m(1, kWords);
+  for (int64_t i = 0; i < kWords; ++i) {
+    m.at(0, i) = std::bit_cast<float>(static_cast<uint32_t>(random_u64(5, 0, static_cast<uint64_t>(i))));
+  }
+  const DeviceArray<float> from(q, m);
+  const DeviceArray<Bf16> to(q, 1, kWords);
+  cast<T, float, Bf16>({.from = from.view(), .to = to.view()}, q);
+  const std::vector<Bf16> got = to.elements();
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto x = static_cast<float>(m.values[i]);
+    if (std::isnan(x)) {
+      ASSERT_TRUE(std::isnan(to_float(got[i]))) << i;
+    } else {
+      ASSERT_EQ(got[i].bits, to_bf16(x).bits) << i << ": " << x;
+    }
+  }
 }
 
 TYPED_TEST(Features, GatherRows) {

@@ -8,19 +8,17 @@ namespace {
 struct Shape {
   int64_t m, n, k;
 };
-constexpr Shape kShapes[] = {{1, 8, 8},     {1, 64, 32},    {7, 24, 40},    {8, 64, 64},
-                             {65, 136, 72}, {128, 16, 256}, {129, 264, 520}};
+constexpr Shape kShapes[] = {{1, 1, 1},   {3, 5, 7},     {1, 8, 8},      {1, 64, 32},    {7, 24, 40},
+                             {8, 64, 64}, {65, 136, 72}, {128, 16, 256}, {129, 264, 520}};
 void PrintTo(const Shape& s, std::ostream* os) { *os << s.m << "x" << s.n << "x" << s.k; }
 
 const char* name(Product form) { return form == Product::nt ? "nt" : form == Product::nn ? "nn" : "tn"; }
 
 // A and B of a product in the layout that `form` reads.
-template <class M>
-Matrix left(Product form, const Shape& s, M&& make) {
+template <class M> Matrix left(Product form, const Shape& s, M&& make) {
   return form == Product::tn ? make(s.k, s.m) : make(s.m, s.k);
 }
-template <class M>
-Matrix right(Product form, const Shape& s, M&& make) {
+template <class M> Matrix right(Product form, const Shape& s, M&& make) {
   return form == Product::nt ? make(s.n, s.k) : make(s.k, s.n);
 }
 Matrix reference(Product form, const Matrix& a, const Matrix& b, Matrix c, bool accumulate) {
@@ -29,8 +27,7 @@ Matrix reference(Product form, const Matrix& a, const Matrix& b, Matrix c, bool 
   return c;
 }
 
-template <class T, class Out>
-void check(const Queue& q) {
+template <class T, class Out> void check(const Queue& q) {
   for (const Product form : {Product::nt, Product::nn, Product::tn}) {
     for (const Shape& s : kShapes) {
       for (const bool accumulate : {false, true}) {
@@ -56,8 +53,7 @@ void check(const Queue& q) {
 }
 
 // Whole numbers: every sum is exact, so one rounding at the store is all that may happen.
-template <class T, class Out>
-void check_exact(const Queue& q) {
+template <class T, class Out> void check_exact(const Queue& q) {
   for (const Product form : {Product::nt, Product::nn, Product::tn}) {
     for (const Shape& s : kShapes) {
       for (const bool accumulate : {false, true}) {
@@ -76,8 +72,7 @@ void check_exact(const Queue& q) {
   }
 }
 
-template <class B>
-class MatmulTest : public KernelTest<B> {};
+template <class B> class MatmulTest : public KernelTest<B> {};
 TYPED_TEST_SUITE(MatmulTest, BackEnds, BackEndName);
 
 TYPED_TEST(MatmulTest, AgreesWithReference) {
