@@ -17,6 +17,7 @@ if(SLIP_WITH_CUDA)
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
     endif()
     set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # as CUDA::cudart: one runtime in a program
     find_package(CUDAToolkit REQUIRED)
     find_package(NCCL)
     find_package(CUDNN)
