@@ -1,0 +1,106 @@
+// A plan as text for the terminal and as JSON for plan.json.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "launch/plan.hpp"
+
+namespace slip {
+namespace {
+
+const char* role_name(Role r) {
+  return r == Role::target ? "target" : r == Role::drafter ? "drafter" : "target and drafter in turn";
+}
+
+std::string count(int n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+
+double mib(int64_t bytes) { return static_cast<double>(bytes) / 0x1p20; }
+
+int64_t total(const std::vector<Arena::Entry>& memory) {
+  int64_t sum = 0;
+  for (const Arena::Entry& e : memory) sum += e.bytes;
+  return sum;
+}
+
+std::string memory_table(std::vector<Arena::Entry> memory) {
+  std::stable_sort(memory.begin(), memory.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::string out;
+  for (const Arena::Entry& e : memory) out += fmt::format("{:>14.2f} MiB  {}\n", mib(e.bytes), e.name);
+  return out;
+}
+
+}  // namespace
+
+std::string plan_text(const Plan& p) {
+  std::string out = count(p.ranks, "rank");
+  if (p.offline) {
+    out += ", drafters only: features come from shards\n";
+  } else if (p.ranks == 1) {
+    out += ", target and drafter in turn\n";
+  } else {
+    out += ": " + count(p.drafters, "drafter") + ", " + count(p.targets, "target") + "\n";
+  }
+  if (!p.offline) {
+    out += fmt::format("a row: target {:.4g} TFLOP, drafter {:.4g} TFLOP, features {:.2f} MiB\n",
+                       p.target_flops / 1e12, p.drafter_flops / 1e12, mib(p.row_bytes));
+    out += fmt::format("expected at work, at equal speed: targets {:.0f} %, drafters {:.0f} % of the time\n",
+                       p.target_busy * 100, p.drafter_busy * 100);
+  } else {
+    out += fmt::format("a row: drafter {:.4g} TFLOP, features {:.2f} MiB\n", p.drafter_flops / 1e12,
+                       mib(p.row_bytes));
+  }
+  if (p.ranks > 1) {
+    out += fmt::format("row r of a step is trained by rank r mod {}", p.drafters);
+    if (!p.offline)
+      out += fmt::format(", row i of an epoch comes from rank {} + i mod {}", p.drafters, p.targets);
+    out += "\n";
+  }
+  const RankPlan* before = nullptr;
+  for (const RankPlan& r : p.rank) {
+    out += fmt::format("rank {}: {}", r.rank, role_name(r.role));
+    if (!r.peers.empty()) {
+      out += fmt::format(", {} {}", r.role == Role::target ? "sends to" : "hears from",
+                         fmt::join(r.peers, ", "));
+    }
+    if (!r.memory.empty()) out += fmt::format(", {:.2f} MiB", mib(total(r.memory)));
+    out += "\n";
+    // Ranks of a role hold the same: the table once.
+    if (before == nullptr || before->role != r.role) out += memory_table(r.memory);
+    before = &r;
+  }
+  for (const std::string& note : p.notes) out += "note: " + note + "\n";
+  return out;
+}
+
+std::string plan_json(const Plan& p) {
+  using Json = nlohmann::ordered_json;
+  Json ranks = Json::array();
+  for (const RankPlan& r : p.rank) {
+    Json memory = Json::object();
+    for (const Arena::Entry& e : r.memory) memory[e.name] = memory.value(e.name, int64_t{0}) + e.bytes;
+    ranks.push_back({{"rank", r.rank},
+                     {"role", r.role == Role::both ? "both" : role_name(r.role)},
+                     {r.role == Role::target ? "sends_to" : "hears_from", r.peers},
+                     {"memory_bytes", total(r.memory)},
+                     {"memory", memory}});
+  }
+  const Json out = {{"ranks", p.ranks},
+                    {"targets", p.targets},
+                    {"drafters", p.drafters},
+                    {"offline", p.offline},
+                    {"rows_per_step", p.rows_per_step},
+                    {"queue_rows", p.queue_rows},
+                    {"row",
+                     {{"target_flops", p.target_flops},
+                      {"drafter_flops", p.drafter_flops},
+                      {"feature_bytes", p.row_bytes}}},
+                    {"expected_busy", {{"targets", p.target_busy}, {"drafters", p.drafter_busy}}},
+                    {"notes", p.notes},
+                    {"rank", ranks}};
+  return out.dump(2);
+}
+
+}  // namespace slip
