@@ -1,5 +1,6 @@
 // Named allocations and the memory table. Everything a rank needs is taken by name before its first step; a step
-// allocates nothing. With `measure` the arena hands out no memory and only keeps the table: `plan` uses it.
+// allocates nothing. With `measure` the arena hands out an address that must not be read or written and only keeps the
+// table: `plan` uses it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -22,6 +23,7 @@ class Arena {
   template <class T> View2<T> take2(const std::string& name, int64_t rows, int64_t cols, const char* key = "") {
     return {take<T>(name, rows * cols, key), rows, cols};
   }
+  bool measuring() const { return mode_ == Mode::measure; }
   int64_t total_bytes() const { return total_; }
   std::string table() const;  // one line a name, largest first, and the sum
 

@@ -36,7 +36,7 @@ RopeTable make_rope_table(const std::string& name, const RopeConfig& rope, int64
   const int64_t half = static_cast<int64_t>(frequency.size());
   View2<float> cos = arena.take2<float>(name + ".cos", positions, half);
   View2<float> sin = arena.take2<float>(name + ".sin", positions, half);
-  if (cos.data == nullptr) return {};  // the arena only measures
+  if (arena.measuring()) return {};
   std::vector<float> host_cos, host_sin;
   for (int64_t p = 0; p < positions; ++p) {
     for (const double f : frequency) {

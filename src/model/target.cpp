@@ -45,7 +45,7 @@ template <class T>
 TargetWeights<T> load_target(const TargetModel& m, const WeightFolder& folder, const TargetParts& parts, Arena& arena,
                              const Queue& queue) {
   check_target_tensors(m, folder, parts);
-  WeightReader<T> reader(folder, queue);
+  WeightReader<T> reader(folder, queue, arena.measuring());
   // Matrices that lie below one another in memory, read one after the other.
   const auto stack = [&](const std::string& name, const std::vector<std::string>& names, int64_t cols) {
     int64_t rows = 0;

@@ -23,7 +23,7 @@ std::string embedding_name(const WeightFolder& folder) {
 template <class T> void WeightReader<T>::read(const std::string& name, View2<T> to) {
   const TensorInfo& info = *folder_.find(name);
   require(to.stride == to.cols && info.count() == to.rows * to.cols, "WeightReader: the tensor does not fit its place");
-  if (to.data == nullptr) return;  // the arena only measures
+  if (dry_) return;
   host_.resize(static_cast<size_t>(info.count()));
   if constexpr (std::is_same_v<T, Bf16>) {
     folder_.read_bf16(info, host_.data());

@@ -15,12 +15,14 @@ std::string embedding_name(const WeightFolder&);
 // Copies tensors of a folder to where a queue's memory is, converted to T, through one host buffer.
 template <class T> class WeightReader {
  public:
-  WeightReader(const WeightFolder& folder, const Queue& queue) : folder_(folder), queue_(queue) {}
+  // dry: `read` checks and copies nothing, for an arena that only measures.
+  WeightReader(const WeightFolder& folder, const Queue& queue, bool dry) : folder_(folder), queue_(queue), dry_(dry) {}
   void read(const std::string& name, View2<T> to);  // contiguous, as many elements as the tensor has
 
  private:
   const WeightFolder& folder_;
   const Queue& queue_;
+  bool dry_;
   std::vector<T> host_;
 };
 

@@ -1,0 +1,45 @@
+// Everything a run reads before it takes memory: architectures, documents, the plan, and where it stands. One rank
+// checks it all (`check_everything`) and the others follow its verdict; then every rank opens its own.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "core/config.hpp"
+#include "io/tokens.hpp"
+#include "launch/plan.hpp"
+#include "model/config.hpp"
+#include "train/checkpoint.hpp"
+#include "train/step.hpp"
+
+namespace slip {
+
+struct RunOptions {
+  Config config;
+  std::string resume = "none";  // none, auto, or a checkpoint's folder
+  int64_t extend = 0;           // more steps for a finished run
+  bool allow_changes = false;   // resume in spite of contradictions
+  Device device = Device::cpu;
+  std::string command_line;
+};
+
+struct RunInputs {
+  TargetModel target;
+  DrafterModel drafter;
+  std::optional<TokenCorpus> corpus, eval;
+  LossRule rule;
+  LabelMask label_mask = LabelMask::prefix;
+  DrafterLimits limits{};
+  int64_t last_tap = 0;
+  int64_t longest = 0;                     // tokens of the longest document
+  TrainerState state;                      // where the run begins: fresh, or as the checkpoint says
+  std::optional<std::string> checkpoint;   // to load
+};
+
+std::string checkpoint_folder(const Config&);
+RunInputs read_inputs(const RunOptions&);  // opens; refuses what does not fit together
+// What only one rank needs to look at: every token, the presence of every tensor, the run directory.
+void check_everything(const RunOptions&, const RunInputs&);
+// What a row costs on each side, from the rows of the first epoch.
+PlanCosts plan_costs(const RunOptions&, const RunInputs&);
+
+}  // namespace slip

@@ -1,0 +1,33 @@
+// What a rank of a run is given, and the one loop of each role.
+#pragma once
+#include "comm/mailbox.hpp"
+#include "comm/mpi.hpp"
+#include "comm/transport.hpp"
+#include "launch/inputs.hpp"
+#include "launch/plan.hpp"
+
+namespace slip {
+
+struct Ranks {
+  const MpiSession* mpi = nullptr;  // null: this process alone
+  Comm control;                     // requests and headers of the mailbox
+  Comm drafters;                    // gradient and metric sums; none on a target rank
+  std::unique_ptr<Transport> transport;
+  int drafter_index() const { return drafters ? drafters.rank() : 0; }
+  int drafter_count() const { return drafters ? drafters.size() : 1; }
+};
+
+inline FeatureShape feature_shape(const RunOptions& o, const RunInputs& in) {
+  return {static_cast<int>(in.drafter.taps.size()), o.config.data.row_tokens, in.target.hidden};
+}
+
+// Memory of each role by name, as the loops take it.
+template <class T> std::vector<Arena::Entry> target_memory(const RunOptions&, const RunInputs&, const Plan&);
+template <class T> std::vector<Arena::Entry> drafter_memory(const RunOptions&, const RunInputs&, const Plan&);
+
+// Serves rows until every drafter is done.
+template <class T> void run_target(const RunOptions&, const RunInputs&, const Plan&, Ranks&, const Queue&);
+// Trains. Returns 0, or kStopped when it was asked to stop and has saved.
+template <class T> int run_drafter(const RunOptions&, const RunInputs&, const Plan&, Ranks&, const Queue&);
+
+}  // namespace slip

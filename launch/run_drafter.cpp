@@ -1,0 +1,324 @@
+// The loop of a drafter rank: receive, train, sum over the ranks, update. All drafters take the same decisions,
+// because they decide from sums only.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "comm/collectives.hpp"
+#include "core/log.hpp"
+#include "launch/feature_feed.hpp"
+#include "launch/rank.hpp"
+#include "launch/row_table.hpp"
+#include "launch/run_log.hpp"
+#include "launch/signals.hpp"
+#include "train/optimizer.hpp"
+#include "train/schedule.hpp"
+#include "train/step.hpp"
+
+namespace slip {
+namespace {
+
+template <class T> class DrafterRank {
+ public:
+  DrafterRank(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, Arena& arena, const Queue& queue)
+      : o_(o), in_(in), plan_(plan), ranks_(ranks), queue_(queue), state_(in.state), rows_(in, o.config.data),
+        frozen_(load_frozen(arena)), drafter_(make_drafter<T>(in.drafter, in.limits, arena, queue)),
+        pass_(make_pass_buffers<T>(in.drafter, in.limits, arena)), optimizer_(make_optimizer<T>(drafter_, o.config.train, arena, queue)),
+        row_("drafter.row", o.config.data.row_tokens, arena), feed_(o, in, plan, ranks, rows_, frozen_, arena, queue) {}
+
+  int run();
+
+ private:
+  // The embedding and the head; with one rank also the layers of the target.
+  TargetWeights<T> load_frozen(Arena& arena) {
+    const WeightFolder folder(o_.config.target.path);
+    return load_target<T>(in_.target, folder, {plan_.ranks == 1 ? in_.last_tap + 1 : 0, true}, arena, queue_);
+  }
+  bool writes() const { return ranks_.drafter_index() == 0; }
+  Deadline deadline() const { return deadline_in(o_.config.comm.timeout_s); }
+
+  void load_start();
+  int64_t epoch_steps(int64_t epoch) { return steps_of_epoch(static_cast<int64_t>(rows_.train_rows(epoch).size()), o_.config.train.rows_per_step); }
+  bool data_left() const { return o_.config.data.epochs == 0 || state_.epoch < o_.config.data.epochs || o_.extend > 0; }
+  bool evaluates_after(int64_t step) const;
+  std::vector<RowId> my_rows(int64_t epoch, int64_t epoch_step);
+  void request_ahead();
+  void sum_over_ranks(StepSums&);
+  void sum_gradients();
+  StepSums train_rows();
+  StepSums evaluate();
+  void advance_cursor();
+  bool update(const StepSums&, StepReport&);
+  void save(const char* why);
+
+  const RunOptions& o_;
+  const RunInputs& in_;
+  const Plan& plan_;
+  Ranks& ranks_;
+  const Queue& queue_;
+  TrainerState state_;
+  RowTable rows_;
+  TargetWeights<T> frozen_;
+  Drafter<T> drafter_;
+  PassBuffers<T> pass_;
+  Optimizer<T> optimizer_;
+  PackedRow row_;
+  FeatureFeed<T> feed_;
+  std::unique_ptr<RunLog> log_;
+  std::vector<Acc<T>> host_grads_;
+  // Rows requested and not yet trained: always the next ones of this rank, in order.
+  int64_t ahead_epoch_ = 0, ahead_step_ = 0, ahead_in_step_ = 0, ahead_steps_ = 0;
+  double waited_s_ = 0;
+  int64_t saved_step_ = -1;
+  Clock::time_point started_ = Clock::now(), saved_at_ = Clock::now();
+};
+
+template <class T> void DrafterRank<T>::load_start() {
+  if (in_.checkpoint) {
+    LoadedCheckpoint c = load_checkpoint(*in_.checkpoint, drafter_.layout);
+    set_masters(optimizer_, drafter_, c.optimizer.master, queue_);
+    const int64_t bytes = drafter_.layout.count * static_cast<int64_t>(sizeof(float));
+    copy_to_device(optimizer_.m, c.optimizer.m.data(), bytes, queue_);
+    copy_to_device(optimizer_.v, c.optimizer.v.data(), bytes, queue_);
+    synchronize(queue_);
+    optimizer_.updates = state_.step;
+    saved_step_ = state_.step;
+    if (optimizer_.round_weight) {  // the working weights of the next step are the rounded masters, as after an update
+      std::vector<float> rounded = c.optimizer.master;
+      for (float& x : rounded) x = round_bf16(x);
+      set_weights(drafter_, rounded, queue_);
+    }
+  } else if (!o_.config.drafter.init_from.empty()) {
+    set_masters(optimizer_, drafter_, published_parameters(drafter_.layout, o_.config.drafter.init_from), queue_);
+  } else {
+    set_masters(optimizer_, drafter_, initial_parameters(in_.drafter, drafter_.layout, o_.config.data.seed), queue_);
+  }
+  ahead_epoch_ = state_.epoch;
+  ahead_step_ = state_.epoch_step;
+}
+
+template <class T> bool DrafterRank<T>::evaluates_after(int64_t step) const {
+  if (!in_.eval) return false;
+  const int64_t every = o_.config.eval.every_steps;
+  return step == 0 || step == state_.total_steps || (every > 0 && step % every == 0);
+}
+
+// The rows of a step that this rank trains.
+template <class T> std::vector<RowId> DrafterRank<T>::my_rows(int64_t epoch, int64_t epoch_step) {
+  const int64_t all = static_cast<int64_t>(rows_.train_rows(epoch).size()), per_step = o_.config.train.rows_per_step;
+  std::vector<RowId> out;
+  for (int64_t r = 0; r < per_step && epoch_step * per_step + r < all; ++r) {
+    if (plan_.drafter_rank(r) == ranks_.drafter_index()) out.push_back({kTrainRow, 0, epoch, epoch_step * per_step + r});
+  }
+  return out;
+}
+
+// Asks for the next rows while slots are free, but never past a step after which there may be an evaluation or the
+// end: its rows would be in the way. (A skipped step moves that point; then the requests just go on.)
+template <class T> void DrafterRank<T>::request_ahead() {
+  while (feed_.can_request()) {
+    const int64_t step = state_.step + ahead_steps_;  // updates made when the rows ahead are trained
+    if (ahead_steps_ > 0 && (step >= state_.total_steps || evaluates_after(step))) return;
+    const std::vector<RowId> rows = my_rows(ahead_epoch_, ahead_step_);
+    if (ahead_in_step_ < static_cast<int64_t>(rows.size())) {
+      feed_.request(rows[static_cast<size_t>(ahead_in_step_++)]);
+      continue;
+    }
+    ahead_in_step_ = 0;
+    ++ahead_steps_;
+    if (++ahead_step_ >= epoch_steps(ahead_epoch_)) ++ahead_epoch_, ahead_step_ = 0;
+    if (o_.config.data.epochs > 0 && o_.extend == 0 && ahead_epoch_ >= o_.config.data.epochs) return;
+  }
+}
+
+template <class T> void DrafterRank<T>::sum_over_ranks(StepSums& s) {
+  if (ranks_.drafter_count() > 1) allreduce_sum(ranks_.drafters, s.values(), deadline(), "the sums of a step");
+}
+
+template <class T> void DrafterRank<T>::sum_gradients() {
+  if (ranks_.drafter_count() == 1) return;
+  const int64_t n = drafter_.layout.count, bytes = n * static_cast<int64_t>(sizeof(Acc<T>));
+  if (queue_.on_cpu()) return allreduce_sum(ranks_.drafters, std::span(drafter_.grads, static_cast<size_t>(n)), deadline(), "the gradients of a step");
+  host_grads_.resize(static_cast<size_t>(n));
+  copy_to_host(host_grads_.data(), drafter_.grads, bytes, queue_);
+  synchronize(queue_);
+  allreduce_sum(ranks_.drafters, std::span(host_grads_), deadline(), "the gradients of a step");
+  copy_to_device(drafter_.grads, host_grads_.data(), bytes, queue_);
+  synchronize(queue_);
+}
+
+template <class T> StepSums DrafterRank<T>::train_rows() {
+  zero(drafter_.grads, drafter_.layout.count * static_cast<int64_t>(sizeof(Acc<T>)), queue_);
+  StepSums sums;
+  for (const RowId& id : my_rows(state_.epoch, state_.epoch_step)) {
+    request_ahead();
+    const RowTokens tokens = rows_.read(id);
+    const RowBlocks blocks = make_blocks(tokens, in_.drafter, in_.label_mask, {o_.config.train.anchors, o_.config.data.seed, id.epoch});
+    const Features features = feed_.get(id, tokens);
+    waited_s_ += features.waited_s;
+    const Packed packed = row_.set(tokens.ids, tokens.lengths, queue_);
+    const auto row_sums = run_row<T>(drafter_, pass_, features.data, features.tokens, packed.position, blocks, frozen_.embed,
+                                     frozen_.head, in_.rule, RowMode::train, queue_);
+    feed_.release(features);
+    if (row_sums) {
+      sums += *row_sums;
+      sums.rows += 1;
+      sums.tokens += static_cast<double>(tokens.ids.size());
+    } else {
+      sums.bad_rows += 1;
+      log_warn(fmt::format("row {} of epoch {}: the features hold NaN or infinity; the row is skipped (documents {})", id.index, id.epoch,
+                           fmt::join(tokens.document_ids, ", ")));
+    }
+  }
+  if (stop_signalled() || feed_.target_asked_to_stop()) sums.stop = 1;
+  return sums;
+}
+
+template <class T> StepSums DrafterRank<T>::evaluate() {
+  StepSums sums;
+  std::vector<RowId> mine;
+  for (int64_t i = 0; i < static_cast<int64_t>(rows_.eval_rows().size()); ++i) {
+    if (plan_.drafter_rank(i) == ranks_.drafter_index()) mine.push_back({kEvalRow, 0, 0, i});
+  }
+  size_t asked = 0;
+  for (size_t i = 0; i < mine.size(); ++i) {
+    while (asked < mine.size() && feed_.can_request()) feed_.request(mine[asked++]);
+    const RowTokens tokens = rows_.read(mine[i]);
+    // Always the same anchors, whatever the run's seed: evaluations of different runs compare.
+    const RowBlocks blocks = make_blocks(tokens, in_.drafter, in_.label_mask, {o_.config.eval.anchors, 0, 0});
+    const Features features = feed_.get(mine[i], tokens);
+    const Packed packed = row_.set(tokens.ids, tokens.lengths, queue_);
+    const auto row_sums = run_row<T>(drafter_, pass_, features.data, features.tokens, packed.position, blocks, frozen_.embed,
+                                     frozen_.head, in_.rule, RowMode::evaluate, queue_);
+    feed_.release(features);
+    if (!row_sums) fail(fmt::format("held-out row {}: the features hold NaN or infinity", i));
+    sums += *row_sums;
+    sums.rows += 1;
+    sums.tokens += static_cast<double>(tokens.ids.size());
+  }
+  sum_over_ranks(sums);
+  return sums;
+}
+
+template <class T> void DrafterRank<T>::advance_cursor() {
+  if (++state_.epoch_step >= epoch_steps(state_.epoch)) ++state_.epoch, state_.epoch_step = 0;
+  if (ahead_steps_ > 0) --ahead_steps_;
+  if (ahead_epoch_ < state_.epoch || (ahead_epoch_ == state_.epoch && ahead_step_ < state_.epoch_step)) {
+    ahead_epoch_ = state_.epoch, ahead_step_ = state_.epoch_step, ahead_in_step_ = 0;
+  }
+}
+
+// One optimizer update from the summed gradients; false when the step had to be skipped.
+template <class T> bool DrafterRank<T>::update(const StepSums& sums, StepReport& report) {
+  const double denominator = sums.denominator(in_.rule.kind);
+  state_.bad_rows += static_cast<int64_t>(sums.bad_rows);
+  double norm = 0;
+  if (denominator > 0) norm = gradient_norm(optimizer_, drafter_, denominator, queue_);
+  const bool finite = std::isfinite(norm) && std::isfinite(sums.loss);
+  const bool usable = denominator > 0 && finite;
+  if (usable) {
+    report.lr = learning_rate(o_.config.train, state_.step, state_.total_steps);
+    optimizer_step(optimizer_, drafter_, o_.config.train, report.lr, denominator, norm, queue_);
+    report.grad_norm = norm;
+    ++state_.step;
+  } else {
+    if (!finite) ++state_.bad_steps;
+    if (writes()) log_warn(fmt::format("the step after step {} is skipped: {}", state_.step, finite ? "none of its rows could be used" : "the gradients hold NaN or infinity"));
+  }
+  if (state_.bad_rows + state_.bad_steps > o_.config.train.max_bad_steps) {
+    fail(fmt::format("{} rows and {} steps held NaN or infinity, train.max_bad_steps allows {}; the last are named above", state_.bad_rows,
+                     state_.bad_steps, o_.config.train.max_bad_steps));
+  }
+  return usable;
+}
+
+template <class T> void DrafterRank<T>::save(const char* why) {
+  saved_at_ = Clock::now();
+  if (saved_step_ == state_.step) return;
+  saved_step_ = state_.step;
+  if (!writes()) return;
+  const int64_t n = drafter_.layout.count, bytes = n * static_cast<int64_t>(sizeof(float));
+  SavedOptimizer host;
+  for (auto [to, from] : {std::pair{&host.master, optimizer_.master}, {&host.m, optimizer_.m}, {&host.v, optimizer_.v}}) {
+    to->resize(static_cast<size_t>(n));
+    copy_to_host(to->data(), from, bytes, queue_);
+  }
+  synchronize(queue_);
+  const std::string path = save_checkpoint(checkpoint_folder(o_.config), in_.drafter, drafter_.layout, host, state_, o_.config.checkpoint.keep);
+  log_info(fmt::format("saved {} ({})", path, why));
+}
+
+template <class T> int DrafterRank<T>::run() {
+  load_start();
+  const TrainConfig& train = o_.config.train;
+  if (writes()) log_ = std::make_unique<RunLog>(o_, in_, plan_json(plan_), state_.step);
+  const auto report_evaluation = [&] {
+    const StepSums sums = evaluate();
+    if (log_) log_->evaluation(state_.step, sums);
+  };
+  if (state_.step == 0 && in_.eval) report_evaluation();
+  bool stopped = false;
+  Clock::time_point last = Clock::now();
+  while (state_.step < state_.total_steps && data_left()) {
+    waited_s_ = 0;
+    StepSums sums = train_rows();
+    if (train.max_minutes > 0 && seconds_since(started_) > train.max_minutes * 60) sums.stop += 1;
+    const bool minutes = o_.config.checkpoint.every_minutes > 0 && seconds_since(saved_at_) > o_.config.checkpoint.every_minutes * 60;
+    sum_over_ranks(sums);
+    sum_gradients();
+    StepReport report{.step = 0, .total = state_.total_steps, .epoch = state_.epoch, .sums = sums, .grad_norm = 0, .lr = 0, .seconds = 0, .wait_features_s = 0, .target_wait_share = 0};
+    const bool updated = update(sums, report);
+    advance_cursor();
+    report.step = state_.step;
+    report.seconds = seconds_since(last);
+    report.wait_features_s = waited_s_;
+    report.target_wait_share = feed_.target_wait_share();
+    last = Clock::now();
+    if (updated && log_) log_->step(report);
+    if (sums.stop > 0) {
+      stopped = state_.step < state_.total_steps;
+      if (stopped) break;
+    }
+    if (updated && evaluates_after(state_.step)) report_evaluation(), last = Clock::now();
+    const int64_t every = o_.config.checkpoint.every_steps;
+    if (updated && ((every > 0 && state_.step % every == 0) || minutes)) save("on schedule"), last = Clock::now();
+  }
+  feed_.finish();
+  save(stopped ? "asked to stop" : "the end");
+  if (!writes()) return stopped ? kStopped : kOk;
+  if (stopped) {
+    log_info(fmt::format("stopped after step {} of {}; go on with --resume auto", state_.step, state_.total_steps));
+    return kStopped;
+  }
+  log_info(fmt::format("done: {} steps in {:.1f} s{}; the drafter is {}/step-{:08}/drafter", state_.step, seconds_since(started_),
+                       in_.eval ? fmt::format(", held-out acceptance length {:.2f} -> {:.2f}", log_->first_acceptance(), log_->last_acceptance()) : "",
+                       checkpoint_folder(o_.config), state_.step));
+  return kOk;
+}
+
+}  // namespace
+
+template <class T> std::vector<Arena::Entry> drafter_memory(const RunOptions& o, const RunInputs& in, const Plan& plan) {
+  Arena arena(o.device, Arena::Mode::measure);
+  Ranks none;
+  const Queue queue{o.device};
+  DrafterRank<T>(o, in, plan, none, arena, queue);
+  return arena.entries();
+}
+
+template <class T>
+int run_drafter(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, const Queue& queue) {
+  Arena arena(queue.device);
+  DrafterRank<T> rank(o, in, plan, ranks, arena, queue);
+  log_info(fmt::format("drafter rank {}: memory\n{}", ranks.drafter_index(), arena.table()));
+  return rank.run();
+}
+
+template std::vector<Arena::Entry> drafter_memory<float>(const RunOptions&, const RunInputs&, const Plan&);
+template int run_drafter<float>(const RunOptions&, const RunInputs&, const Plan&, Ranks&, const Queue&);
+#if SLIP_HAVE_CUDA
+template std::vector<Arena::Entry> drafter_memory<Bf16>(const RunOptions&, const RunInputs&, const Plan&);
+template int run_drafter<Bf16>(const RunOptions&, const RunInputs&, const Plan&, Ranks&, const Queue&);
+#endif
+
+}  // namespace slip

@@ -1,0 +1,142 @@
+#include "launch/run_log.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/log.hpp"
+#include "io/durable.hpp"
+
+namespace slip {
+namespace fs = std::filesystem;
+namespace {
+
+// Keeps the lines of steps up to `step`: those after it are trained again, and a half-written last line goes.
+void cut_after(const std::string& path, int64_t step) {
+  std::ifstream in(path);
+  if (!in) return;
+  std::string kept, line;
+  while (std::getline(in, line)) {
+    const nlohmann::json j = nlohmann::json::parse(line, nullptr, false);
+    if (!j.is_object() || !j.contains("step") || j["step"].get<int64_t>() > step) break;
+    kept += line + "\n";
+  }
+  write_text_durably(path, kept);
+}
+
+std::vector<double> per_slot(const std::array<double, kMaxBlock>& sums, const std::array<double, kMaxBlock>& counts, int64_t block) {
+  std::vector<double> out;
+  for (int64_t j = 1; j < block; ++j) {
+    const size_t i = static_cast<size_t>(j);
+    out.push_back(counts[i] > 0 ? sums[i] / counts[i] : 0);
+  }
+  return out;
+}
+
+std::string clock_text(double seconds) {
+  const int64_t s = static_cast<int64_t>(seconds + 0.5);
+  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60) : fmt::format("{}:{:02}", s / 60, s % 60);
+}
+
+}  // namespace
+
+RunLog::RunLog(const RunOptions& o, const RunInputs& in, const std::string& plan_json, int64_t from_step)
+    : kind_(in.rule.kind), block_(in.drafter.block), every_(o.config.log.every_steps), dir_(o.config.log.dir), terminal_(isatty(STDERR_FILENO) != 0) {
+  fs::create_directories(dir_ + "/log");
+  write_text_durably(dir_ + "/config.ini", print_config(o.config));
+  write_text_durably(dir_ + "/command.txt", o.command_line + "\n");
+  write_text_durably(dir_ + "/plan.json", plan_json);
+  cut_after(dir_ + "/metrics.jsonl", from_step);
+  cut_after(dir_ + "/eval.jsonl", from_step);
+  const auto open = [&](const char* name) {
+    std::FILE* f = std::fopen((dir_ + "/" + name).c_str(), from_step > 0 ? "a" : "w");
+    if (f == nullptr) fail(fmt::format("{}/{}: {}", dir_, name, std::strerror(errno)));
+    return f;
+  };
+  metrics_.reset(open("metrics.jsonl"));
+  eval_.reset(open("eval.jsonl"));
+}
+
+RunLog::~RunLog() {
+  if (open_line_) std::fputc('\n', stderr);
+}
+
+void RunLog::append(std::FILE* f, const std::string& line) {
+  if (std::fputs((line + "\n").c_str(), f) < 0 || std::fflush(f) != 0) fail(fmt::format("{}: {}", dir_, std::strerror(errno)));
+}
+
+void RunLog::step(const StepReport& r) {
+  const StepSums& s = r.sums;
+  const nlohmann::ordered_json j = {{"step", r.step},
+                                    {"epoch", r.epoch},
+                                    {"loss", s.mean_loss(kind_)},
+                                    {"accuracy", s.accuracy()},
+                                    {"acceptance_length", s.acceptance_length()},
+                                    {"slot_accuracy", per_slot(s.slot_correct, s.slot_valid, block_)},
+                                    {"grad_norm", r.grad_norm},
+                                    {"lr", r.lr},
+                                    {"rows", s.rows},
+                                    {"bad_rows", s.bad_rows},
+                                    {"tokens", s.tokens},
+                                    {"labels", s.valid},
+                                    {"draft_positions", s.draft_positions},
+                                    {"seconds", r.seconds},
+                                    {"tokens_per_s", s.tokens / r.seconds},
+                                    {"draft_positions_per_s", s.draft_positions / r.seconds},
+                                    {"wait_features_s", r.wait_features_s},
+                                    {"target_wait_share", r.target_wait_share}};
+  append(metrics_.get(), j.dump());
+  recent_seconds_ += r.seconds;
+  recent_tokens_ += s.tokens;
+  recent_wait_ += r.wait_features_s;
+  ++recent_steps_;
+  progress(r);
+}
+
+void RunLog::progress(const StepReport& r) {
+  const bool line = r.step % every_ == 0 || r.step == r.total;
+  const auto now = std::chrono::steady_clock::now();
+  if (!line && !(terminal_ && now - shown_ > std::chrono::milliseconds(200))) return;
+  shown_ = now;
+  const double per_step = recent_seconds_ / static_cast<double>(recent_steps_);
+  const std::string text =
+      fmt::format("step {}/{}  loss {:.3f}  accuracy {:.3f}  acceptance {:.2f}  grad {:.2f}  lr {:.2e}  {:.0f} tokens/s  waiting for features {:.0f} %  left {}",
+                  r.step, r.total, r.sums.mean_loss(kind_), r.sums.accuracy(), r.sums.acceptance_length(), r.grad_norm, r.lr,
+                  recent_tokens_ / recent_seconds_, 100 * recent_wait_ / recent_seconds_, clock_text(per_step * static_cast<double>(r.total - r.step)));
+  if (terminal_) {
+    std::fprintf(stderr, "\r%s\x1b[K", text.c_str());
+    std::fflush(stderr);
+    open_line_ = true;
+    log_quiet_terminal(true);
+    if (line) log_info(text);
+    log_quiet_terminal(false);
+  } else if (line) {
+    log_info(text);
+  }
+  if (line) recent_seconds_ = recent_tokens_ = recent_wait_ = 0, recent_steps_ = 0;
+}
+
+void RunLog::evaluation(int64_t step, const StepSums& s) {
+  const nlohmann::ordered_json j = {{"step", step},
+                                    {"loss", s.mean_loss(kind_)},
+                                    {"accuracy", s.accuracy()},
+                                    {"acceptance_length", s.acceptance_length()},
+                                    {"slot_accuracy", per_slot(s.slot_correct, s.slot_valid, block_)},
+                                    {"slot_loss", per_slot(s.slot_loss, s.slot_valid, block_)},
+                                    {"blocks", s.blocks},
+                                    {"labels", s.valid},
+                                    {"rows", s.rows},
+                                    {"tokens", s.tokens}};
+  append(eval_.get(), j.dump());
+  if (first_acceptance_ == 0) first_acceptance_ = s.acceptance_length();
+  last_acceptance_ = s.acceptance_length();
+  if (open_line_) std::fputc('\n', stderr), open_line_ = false;
+  log_info(fmt::format("held out after step {}: loss {:.3f}, accuracy {:.3f}, acceptance length {:.2f} ({:.0f} blocks)", step, s.mean_loss(kind_),
+                       s.accuracy(), s.acceptance_length(), s.blocks));
+}
+
+}  // namespace slip

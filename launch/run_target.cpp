@@ -1,0 +1,81 @@
+#include <fmt/format.h>
+
+#include "core/log.hpp"
+#include "kernels/features.hpp"
+#include "launch/rank.hpp"
+#include "launch/row_table.hpp"
+#include "launch/signals.hpp"
+#include "model/target.hpp"
+
+namespace slip {
+namespace {
+
+template <class T> struct TargetRank {
+  Target<T> target;
+  PackedRow row;
+  Bf16* ring;
+  int ring_taps;
+};
+
+// A slow drafter must not hold up the others: the ring has room for what all of them may have requested.
+int ring_size(const RunOptions& o, const RunInputs& in, const Plan& plan) {
+  return static_cast<int>(in.drafter.taps.size()) * static_cast<int>(o.config.roles.queue_rows) * plan.drafters;
+}
+
+template <class T>
+TargetRank<T> make_target_rank(const RunOptions& o, const RunInputs& in, const Plan& plan, Arena& arena, const Queue& queue) {
+  const WeightFolder folder(o.config.target.path);
+  const int64_t tokens = o.config.data.row_tokens;
+  Target<T> target{in.target, load_target<T>(in.target, folder, {in.last_tap + 1, false}, arena, queue),
+                   make_target_buffers<T>(in.target, tokens, arena, queue)};
+  PackedRow row("target.row", tokens, arena);
+  const int taps = ring_size(o, in, plan);
+  Bf16* ring = arena.take<Bf16>("target.ring", taps * tokens * in.target.hidden, "roles.queue_rows");
+  return {std::move(target), std::move(row), ring, taps};
+}
+
+}  // namespace
+
+template <class T> std::vector<Arena::Entry> target_memory(const RunOptions& o, const RunInputs& in, const Plan& plan) {
+  Arena arena(o.device, Arena::Mode::measure);
+  make_target_rank<T>(o, in, plan, arena, Queue{o.device});
+  return arena.entries();
+}
+
+template <class T>
+void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, const Queue& queue) {
+  Arena arena(queue.device);
+  TargetRank<T> rank = make_target_rank<T>(o, in, plan, arena, queue);
+  log_info(fmt::format("target rank {}: memory\n{}", ranks.mpi->rank(), arena.table()));
+  RowTable rows(in, o.config.data);
+  const int me = ranks.mpi->rank();
+  FeatureOutbox outbox(ranks.control, *ranks.transport, feature_shape(o, in), rank.ring, rank.ring_taps,
+                       plan.rank[static_cast<size_t>(me)].peers, o.config.comm.timeout_s, queue);
+  while (const std::optional<RowRequest> request = outbox.next()) {
+    if (stop_signalled()) outbox.ask_stop();
+    const RowTokens tokens = rows.read(request->row);
+    outbox.send_header(*request, static_cast<int64_t>(tokens.ids.size()));
+    const Packed packed = rank.row.set(tokens.ids, tokens.lengths, queue);
+    // Taps leave in the drafter's order; a layer that a later one precedes in the list waits in the ring.
+    std::vector<Bf16*> ready(in.drafter.taps.size(), nullptr);
+    size_t next = 0;
+    target_forward<T>(rank.target, packed, in.drafter.taps, queue, [&](int tap, View2<const T> stream) {
+      Bf16* buffer = outbox.acquire_tap();
+      capture_tap<T>({stream, buffer}, queue);
+      ready[static_cast<size_t>(tap)] = buffer;
+      for (; next < ready.size() && ready[next] != nullptr; ++next) outbox.send_tap(*request, static_cast<int>(next), ready[next]);
+    });
+  }
+  const OutboxStats& s = outbox.stats();
+  log_info(fmt::format("target rank {}: {} rows, {:.1f} s at work, {:.1f} s waiting for requests, {:.1f} s waiting for a free buffer",
+                       me, s.rows, s.busy_s, s.wait_request_s, s.wait_ring_s));
+}
+
+template std::vector<Arena::Entry> target_memory<float>(const RunOptions&, const RunInputs&, const Plan&);
+template void run_target<float>(const RunOptions&, const RunInputs&, const Plan&, Ranks&, const Queue&);
+#if SLIP_HAVE_CUDA
+template std::vector<Arena::Entry> target_memory<Bf16>(const RunOptions&, const RunInputs&, const Plan&);
+template void run_target<Bf16>(const RunOptions&, const RunInputs&, const Plan&, Ranks&, const Queue&);
+#endif
+
+}  // namespace slip

@@ -1,0 +1,58 @@
+// `train`: one rank of a training run.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "apps/commands.hpp"
+#include "apps/run_options.hpp"
+#include "launch/run.hpp"
+
+namespace slip {
+
+RunOptions run_options(const RunArguments& a) {
+  RunOptions o;
+  o.config = load_config(a.config, a.sets);
+  o.device = choose_device_kind(a.device);
+  o.resume = a.resume;
+  o.extend = a.extend;
+  o.allow_changes = a.allow_changes;
+  return o;
+}
+
+int run_train(const Arguments& arguments, int& argc, char**& argv) {
+  RunArguments a;
+  Options options("train", "--config FILE [--set key=value]... [--resume none|auto|DIR]",
+                  "Trains a drafter. Every process is a rank: with one, it runs target and drafter in turn; with more, roles.* says who\n"
+                  "does what. Start several with mpirun, srun or launch/run.");
+  options.need("config", &a.config, "configuration file (INI)")
+      .list("set", &a.sets, "key=value over the file; may be repeated")
+      .text("resume", &a.resume, "none: start anew, in an unused run directory; auto: continue the newest complete checkpoint, or start; or a checkpoint's folder")
+      .number("extend", &a.extend, "with --resume: so many steps more than the run had")
+      .flag("allow-changes", &a.allow_changes, "resume although the configuration contradicts the checkpoint")
+      .text("device", &a.device, "auto (a GPU if one is visible), cpu or cuda")
+      .flag("print-config", &a.print_config, "print the resolved configuration and stop")
+      .footer(configuration_help());
+  if (!options.parse(arguments)) return kOk;
+  if (a.extend < 0) fail_usage(fmt::format("--extend: {} is negative", a.extend));
+  if (a.print_config) {
+    std::cout << print_config(load_config(a.config, a.sets));
+    return kOk;
+  }
+  std::string command_line;
+  for (int i = 0; i < argc; ++i) command_line += fmt::format("{}{}", i > 0 ? " " : "", argv[i]);
+  const LauncherEnv env = launcher_env([](const char* name) -> const char* { return std::getenv(name); });
+  MpiSession mpi(argc, argv, env);
+  // Every rank reads the command line and the file alike; one rank says what is wrong with them.
+  RunOptions o;
+  try {
+    o = run_options(a);
+  } catch (const Error& e) {
+    if (mpi.rank() == 0) throw;
+    return e.exit_code();
+  }
+  o.command_line = command_line;
+  return run_training(o, mpi);
+}
+
+}  // namespace slip
