@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "io/files.hpp"
@@ -22,10 +23,8 @@ void write_shard(const std::string& path, const std::vector<std::string>& names)
 }
 
 std::string index_json(const std::map<std::string, std::string>& map, int64_t total_size) {
-  std::string text = "{\"metadata\":{\"total_size\":" + std::to_string(total_size) + "},\"weight_map\":{";
-  for (const auto& [tensor, file] : map)
-    text += (text.back() == '{' ? "\"" : ",\"") + tensor + "\":\"" + file + "\"";
-  return text + "}}";
+  const nlohmann::json index = {{"metadata", {{"total_size", total_size}}}, {"weight_map", map}};
+  return index.dump();
 }
 
 class Sharded : public ::testing::Test {
@@ -153,7 +152,7 @@ TEST_F(Sharded, NeedNamesWhatIsWrong) {
 TEST(WeightFolder, AtMostTwentyNamesAreShown) {
   const TempFolder folder;
   std::vector<std::string> names;
-  for (int i = 0; i < 25; ++i) names.push_back("t" + std::to_string(100 + i));
+  for (int i = 0; i < 25; ++i) names.emplace_back("t").append(std::to_string(100 + i));
   write_shard(folder / "model.safetensors", names);
   const WeightFolder w(folder.path());
   expect_refused([&] { w.need("model.embed_tokens.weight", {2}); }, kBadInput,
