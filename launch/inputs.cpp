@@ -85,7 +85,7 @@ RunInputs read_inputs(const RunOptions& o) {
   if (!c.data.features.empty()) fail_usage("data.features: training from feature shards is not in this version; set data.tokens");
   RunInputs in;
   in.target = read_target_config(c.target.path);
-  in.drafter = read_drafter_config(c.drafter.config.empty() ? c.drafter.init_from : c.drafter.config);
+  in.drafter = c.drafter.config.empty() ? read_drafter_config(c.drafter.init_from) : read_new_drafter_config(c.drafter.config, in.target);
   check_fit(in.drafter, in.target, c.target.path);
   if (in.drafter.block > kMaxBlock) fail_usage(fmt::format("{}: block_size {} is above the supported {}", in.drafter.source, in.drafter.block, kMaxBlock));
   in.corpus.emplace(expand_globs(c.data.tokens), cut_length(c.data));

@@ -5,6 +5,9 @@
 #include "comm/transport.hpp"
 #include "launch/inputs.hpp"
 #include "launch/plan.hpp"
+#if SLIP_HAVE_CUDA
+#include "comm/nccl.hpp"
+#endif
 
 namespace slip {
 
@@ -13,6 +16,9 @@ struct Ranks {
   Comm control;                     // requests and headers of the mailbox
   Comm drafters;                    // gradient and metric sums; none on a target rank
   std::unique_ptr<Transport> transport;
+#if SLIP_HAVE_CUDA
+  std::unique_ptr<NcclComm> gradients;  // over the drafters, when each has its own GPU
+#endif
   int drafter_index() const { return drafters ? drafters.rank() : 0; }
   int drafter_count() const { return drafters ? drafters.size() : 1; }
 };

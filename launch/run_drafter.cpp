@@ -66,6 +66,9 @@ template <class T> class DrafterRank {
   FeatureFeed<T> feed_;
   std::unique_ptr<RunLog> log_;
   std::vector<Acc<T>> host_grads_;
+#if SLIP_HAVE_CUDA
+  Event reduced_ = queue_.on_cpu() ? Event() : make_event();
+#endif
   // Rows requested and not yet trained: always the next ones of this rank, in order.
   int64_t ahead_epoch_ = 0, ahead_step_ = 0, ahead_in_step_ = 0, ahead_steps_ = 0;
   double waited_s_ = 0;
@@ -139,7 +142,14 @@ template <class T> void DrafterRank<T>::sum_gradients() {
   if (ranks_.drafter_count() == 1) return;
   const int64_t n = drafter_.layout.count, bytes = n * static_cast<int64_t>(sizeof(Acc<T>));
   if (queue_.on_cpu()) return allreduce_sum(ranks_.drafters, std::span(drafter_.grads, static_cast<size_t>(n)), deadline(), "the gradients of a step");
-  host_grads_.resize(static_cast<size_t>(n));
+#if SLIP_HAVE_CUDA
+  if (ranks_.gradients) {
+    allreduce_sum(*ranks_.gradients, drafter_.grads, n, queue_.stream, deadline());
+    check(cudaEventRecord(reduced_.get(), queue_.stream));
+    return ranks_.gradients->wait(reduced_, deadline(), "the gradients of a step");
+  }
+#endif
+  host_grads_.resize(static_cast<size_t>(n));  // drafters that share a GPU: through host memory
   copy_to_host(host_grads_.data(), drafter_.grads, bytes, queue_);
   synchronize(queue_);
   allreduce_sum(ranks_.drafters, std::span(host_grads_), deadline(), "the gradients of a step");
@@ -310,7 +320,7 @@ template <class T>
 int run_drafter(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, const Queue& queue) {
   Arena arena(queue.device);
   DrafterRank<T> rank(o, in, plan, ranks, arena, queue);
-  log_info(fmt::format("drafter rank {}: memory\n{}", ranks.drafter_index(), arena.table()));
+  log_info(fmt::format("drafter rank {}: memory\n{}", ranks.drafter_index(), arena.table(12)));
   return rank.run();
 }
 

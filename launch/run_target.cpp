@@ -46,7 +46,7 @@ template <class T>
 void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, const Queue& queue) {
   Arena arena(queue.device);
   TargetRank<T> rank = make_target_rank<T>(o, in, plan, arena, queue);
-  log_info(fmt::format("target rank {}: memory\n{}", ranks.mpi->rank(), arena.table()));
+  log_info(fmt::format("target rank {}: memory\n{}", ranks.mpi->rank(), arena.table(12)));
   RowTable rows(in, o.config.data);
   const int me = ranks.mpi->rank();
   FeatureOutbox outbox(ranks.control, *ranks.transport, feature_shape(o, in), rank.ring, rank.ring_taps,

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "comm/collectives.hpp"
@@ -9,6 +10,11 @@
 #include "launch/rank.hpp"
 #include "launch/run.hpp"
 #include "launch/signals.hpp"
+#if SLIP_HAVE_CUDA
+#include "comm/nccl_transport.hpp"
+#include "comm/staged_transport.hpp"
+#include "launch/gpus.hpp"
+#endif
 
 namespace slip {
 namespace {
@@ -34,6 +40,35 @@ Verdict look(const RunOptions& o, int ranks, std::optional<RunInputs>& in) {
     return {e.exit_code(), e.what()};
   }
 }
+
+#if SLIP_HAVE_CUDA
+// Do two ranks of this job compute on one GPU? Without leave that is refused.
+bool devices_shared(const MpiSession& mpi, int device, bool leave, const Deadline& deadline) {
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, device));
+  std::vector<GpuId> all(static_cast<size_t>(mpi.size()));
+  GpuId mine;
+  std::copy_n(properties.uuid.bytes, mine.size(), mine.begin());
+  allgather(mpi.world(), &mine, sizeof mine, all.data(), deadline, "the GPUs of the ranks");
+  const std::string problem = shared_gpus(all);
+  if (!problem.empty() && !leave) fail_usage(problem + "; give each rank its own, or add --share-gpu");
+  return !problem.empty();
+}
+
+void connect_gpus(const Plan& plan, Ranks& ranks, bool shared, const Deadline& deadline) {
+  const Comm& world = ranks.mpi->world();
+  if (shared) {
+    ranks.transport = std::make_unique<StagedTransport>(world.dup("features", deadline));
+    return;
+  }
+  std::vector<std::pair<int, int>> pairs;
+  for (int t = plan.first_target(); t < plan.ranks; ++t) {
+    for (int d = 0; d < plan.drafters; ++d) pairs.push_back({t, d});
+  }
+  ranks.transport = std::make_unique<NcclTransport>(world.dup("features", deadline), pairs, deadline);
+  if (ranks.drafters && ranks.drafters.size() > 1) ranks.gradients = std::make_unique<NcclComm>(ranks.drafters, "gradients", deadline);
+}
+#endif
 
 }  // namespace
 
@@ -80,12 +115,17 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
   if (mpi.size() > 1) {
     ranks.control = mpi.world().dup("mailbox control", start);
     ranks.drafters = mpi.world().split(plan.role(mpi.rank()) == Role::target ? -1 : 0, "drafters", start);
-    ranks.transport = std::make_unique<MpiTransport>(mpi.world().dup("features", start));
   }
-  if (o.device == Device::cpu) return run_role<float>(o, *in, plan, ranks, Queue{});
+  if (o.device == Device::cpu) {
+    if (mpi.size() > 1) ranks.transport = std::make_unique<MpiTransport>(mpi.world().dup("features", start));
+    return run_role<float>(o, *in, plan, ranks, Queue{});
+  }
 #if SLIP_HAVE_CUDA
-  if (mpi.size() > 1) fail_usage("--device cuda with several ranks is not in this version; use one rank, or --device cpu");
-  const CudaQueue cuda(choose_device(mpi.local_rank(), mpi.local_size(), cuda_device_count()));
+  const int device = choose_device(mpi.local_rank(), mpi.local_size(), cuda_device_count(), o.share_gpu);
+  const CudaQueue cuda(device);
+  const bool shared = devices_shared(mpi, device, o.share_gpu, start);
+  log_info(fmt::format("rank {} on {}: GPU {}, {}{}", mpi.rank(), host_name(), device, cuda_device_name(device), shared ? ", shared" : ""));
+  if (mpi.size() > 1) connect_gpus(plan, ranks, shared, start);
   if (uses_bf16(o)) return run_role<Bf16>(o, *in, plan, ranks, cuda.queue());
   return run_role<float>(o, *in, plan, ranks, cuda.queue());
 #else

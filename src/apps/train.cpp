@@ -17,6 +17,7 @@ RunOptions run_options(const RunArguments& a) {
   o.resume = a.resume;
   o.extend = a.extend;
   o.allow_changes = a.allow_changes;
+  o.share_gpu = a.share_gpu;
   return o;
 }
 
@@ -31,6 +32,7 @@ int run_train(const Arguments& arguments, int& argc, char**& argv) {
       .number("extend", &a.extend, "with --resume: so many steps more than the run had")
       .flag("allow-changes", &a.allow_changes, "resume although the configuration contradicts the checkpoint")
       .text("device", &a.device, "auto (a GPU if one is visible), cpu or cuda")
+      .flag("share-gpu", &a.share_gpu, "let ranks share a GPU; features and gradients then travel through host memory")
       .flag("print-config", &a.print_config, "print the resolved configuration and stop")
       .footer(configuration_help());
   if (!options.parse(arguments)) return kOk;

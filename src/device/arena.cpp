@@ -25,12 +25,24 @@ void* Arena::take_bytes(const std::string& name, int64_t bytes, const char* key)
   return buffers_.back().data();
 }
 
-std::string Arena::table() const {
+std::string Arena::table(int64_t most) const {
   std::vector<Entry> sorted = entries_;
   std::stable_sort(sorted.begin(), sorted.end(), [](const Entry& a, const Entry& b) { return a.bytes > b.bytes; });
+  const auto line = [](int64_t bytes, const std::string& name) { return fmt::format("{:>12.2f} MiB  {}\n", static_cast<double>(bytes) / 0x1p20, name); };
   std::string out;
-  for (const Entry& e : sorted) out += fmt::format("{:>12.2f} MiB  {}\n", static_cast<double>(e.bytes) / 0x1p20, e.name);
-  return out + fmt::format("{:>12.2f} MiB  total", static_cast<double>(total_) / 0x1p20);
+  int64_t rest = 0, rest_names = 0;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    if (most == 0 || static_cast<int64_t>(i) < most) {
+      out += line(sorted[i].bytes, sorted[i].name);
+    } else {
+      rest += sorted[i].bytes;
+      ++rest_names;
+    }
+  }
+  if (rest_names > 0) out += line(rest, fmt::format("{} smaller ones", rest_names));
+  out += line(total_, "total");
+  out.pop_back();
+  return out;
 }
 
 }  // namespace slip

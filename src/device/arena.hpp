@@ -25,7 +25,8 @@ class Arena {
   }
   bool measuring() const { return mode_ == Mode::measure; }
   int64_t total_bytes() const { return total_; }
-  std::string table() const;  // one line a name, largest first, and the sum
+  // One line a name, largest first, and the sum. The names after the first `most` share one line; 0: all get their own.
+  std::string table(int64_t most = 0) const;
 
   struct Entry {
     std::string name;
