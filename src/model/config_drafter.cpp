@@ -238,7 +238,7 @@ void check_fit(const DrafterModel& d, const TargetModel& t, const std::string& t
         fmt::format("{}: dflash_config.mask_token_id is {}, the embedding of the target {} has rows = {}",
                     d.source, d.mask_token, target_path, t.vocab));
   }
-  if (!wrong.empty()) fail_usage(fmt::format("{}", fmt::join(wrong, "\n")));
+  if (!wrong.empty()) fail_usage(fmt::format("{}", fmt::join(wrong, "; ")));
   if (std::find(d.taps.begin(), d.taps.end(), t.layers - 1) != d.taps.end()) {
     log_warn(
         fmt::format("{}: tap {} is the target's last layer: its stream before the final norm is used; some "
