@@ -1,0 +1,279 @@
+// Backward pass: dK and dV of the context.
+//
+// kSplit: 64 keys, and the units go to the two warpgroups in turn, whose sums are added at the end: twice as
+// many items of half the length. Otherwise 128 keys, 64 for each warpgroup, and both see every unit.
+#include "kernels/attention_hopper_bwd.cuh"
+#include "kernels/device/tma.cuh"
+#include "kernels/device/wgmma.cuh"
+
+namespace slip {
+namespace {
+using namespace hopper;
+
+template <int D, bool kSplit> struct ContextTile {
+  static constexpr int kKeys = kSplit ? 64 : 128, kStages = 3;
+  static constexpr int kTile = kKeys * D * 2, kChunk = kKeys * 128;
+  static constexpr int kQ = kRows * D * 2, kQChunk = kRows * 128, kStage = 2 * kQ;
+  static constexpr int kStats = 2 * kTile + kStages * kStage;  // of a stage: lse2, delta, bounds of 64 rows
+  static constexpr int kStat = 1024;
+  static constexpr int kSwap = kStats + kStages * kStat;
+  static constexpr int kBars = kSwap + (kSplit ? 2 * kRows * D * 4 : 0);
+  static constexpr int kBytes = kBars + 256 + 1024;
+  static_assert(kBytes <= kMaxSharedBytes);
+};
+
+// Adds a thread's part of an accumulator, rows `row` and row + 8, columns from `column` on, to a matrix of
+// floats.
+template <int n>
+__device__ __forceinline__ void add_rows(const View2<float>& to, int row, int column, const float (&x)[n],
+                                         float factor) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (row + 8 * h >= to.rows) continue;
+    float2* const at = reinterpret_cast<float2*>(to.row(row + 8 * h) + column);
+    float2 y[n / 4];  // all loads before the first store
+#pragma unroll
+    for (int u = 0; u < n / 4; ++u) y[u] = at[4 * u];
+#pragma unroll
+    for (int u = 0; u < n / 4; ++u) {
+      y[u].x = fmaf(x[4 * u + 2 * h], factor, y[u].x);
+      y[u].y = fmaf(x[4 * u + 2 * h + 1], factor, y[u].y);
+      at[4 * u] = y[u];
+    }
+  }
+}
+
+template <int D, bool kSplit>
+__global__ void __launch_bounds__(kThreads, 1)
+    context_kernel(const __grid_constant__ TensorMap map_q, const __grid_constant__ TensorMap map_dout,
+                   const __grid_constant__ TensorMap map_k, const __grid_constant__ TensorMap map_v,
+                   const __grid_constant__ TensorMap map_lse2, const __grid_constant__ TensorMap map_delta,
+                   const __grid_constant__ BwdArgs a) {
+#if SLIP_HOPPER_CODE
+  using C = ContextTile<D, kSplit>;
+  constexpr int kStages = C::kStages, kTurn = kSplit ? 2 : 1;
+  extern __shared__ uint8_t pool_memory[];
+  const uint32_t pool = (shared_address(pool_memory) + 1023) & ~1023u, bars = pool + C::kBars;
+  uint8_t* const pool_at = pool_memory + (pool - shared_address(pool_memory));
+  const uint32_t k_tile = pool, v_tile = pool + C::kTile, stages = pool + 2 * C::kTile;
+  auto full = [&](int s) { return bars + 8 * s; };
+  auto empty = [&](int s) { return bars + 8 * (kStages + s); };
+  const uint32_t kv_full = bars + 16 * kStages, kv_empty = kv_full + 8;
+  const int wg = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) mbar_init(full(s), 1), mbar_init(empty(s), kSplit ? 4 : 8);
+    mbar_init(kv_full, 1), mbar_init(kv_empty, 8);
+    mbar_init_fence();
+    prefetch_map(map_q), prefetch_map(map_dout), prefetch_map(map_k), prefetch_map(map_v);
+    prefetch_map(map_lse2), prefetch_map(map_delta);
+  }
+  __syncthreads();
+  const int begin = uniform(a.begin[blockIdx.x]), end = uniform(a.begin[blockIdx.x + 1]);
+
+  if (wg == 0) {
+    registers_down<24>();
+    if (warp == 0 && lane == 0) {
+      Ring<kStages> ring;
+      uint32_t kv_parity = 1;
+      const int stat_bytes = 2 * kRows * 4 + a.unit_tokens * int(sizeof(Bounds));
+#pragma unroll 1
+      for (int x = begin; x < end; ++x) {
+        const int item = a.items[x], tile = item / a.kv_heads, g = item % a.kv_heads;
+        const int2 range = a.range[tile];
+        if (range.x == range.y) continue;
+        mbar_wait(kv_empty, kv_parity);
+        kv_parity ^= 1;
+        mbar_expect(kv_full, 2 * C::kTile);
+        for (int c = 0; c < D / 64; ++c) {
+          tma_load(k_tile + c * C::kChunk, map_k, kv_full, 64 * c, tile * C::kKeys, g);
+          tma_load(v_tile + c * C::kChunk, map_v, kv_full, 64 * c, tile * C::kKeys, g);
+        }
+#pragma unroll 1
+        for (int unit = range.x; unit < range.y; ++unit) {
+          const int token = unit * a.unit_tokens;
+#pragma unroll 1
+          for (int head = g * a.group; head < (g + 1) * a.group; head += a.unit_heads, ring.next()) {
+            const int s = ring.stage;
+            const uint32_t q = stages + s * C::kStage, stat = pool + C::kStats + s * C::kStat;
+            mbar_wait(empty(s), ring.parity ^ 1);
+            mbar_expect(full(s), C::kStage + stat_bytes);
+            for (int c = 0; c < D / 64; ++c)
+              tma_load(q + c * C::kQChunk, map_q, full(s), 64 * c, token, head);
+            tma_load(stat, map_lse2, full(s), token, head);
+            for (int c = 0; c < D / 64; ++c)
+              tma_load(q + C::kQ + c * C::kQChunk, map_dout, full(s), 64 * c, token, head);
+            tma_load(stat + kRows * 4, map_delta, full(s), token, head);
+            bulk_load(stat + 2 * kRows * 4, a.bounds + token, a.unit_tokens * sizeof(Bounds), full(s));
+          }
+        }
+      }
+    }
+  } else {
+    registers_up<240>();
+    const int w = wg - 1, row = 16 * warp + lane / 4, col = 2 * (lane & 3), half = kSplit ? 0 : w;
+    const float c = a.scale * kLog2e;
+    const uint64_t k_desc = k_major(k_tile + half * 8192), v_desc = k_major(v_tile + half * 8192);
+    const uint64_t rows_k = k_major(stages),
+                   rows_mn = mn_major(stages, C::kQChunk);  // queries; dout is kQ further
+    int done = 0;                                           // steps of the items before
+    uint32_t kv_parity = 0;
+#pragma unroll 1
+    for (int x = begin; x < end; ++x) {
+      const int item = uniform(a.items[x]), tile = item / a.kv_heads, g = item % a.kv_heads;
+      const int steps = uniform((a.range[tile].y - a.range[tile].x) * a.subs);
+      if (steps == 0) continue;
+      const int first = tile * C::kKeys + 64 * half;  // key of this warpgroup
+      float dk[D / 2], dv[D / 2], s[32], dp[32];
+      uint32_t p[16], ds[16];
+#pragma unroll
+      for (int e = 0; e < D / 2; ++e) dk[e] = dv[e] = 0;
+      mbar_wait(kv_full, kv_parity);
+      kv_parity ^= 1;
+      // The order keeps no more than one of S, dP ahead of what reads it: together they would not fit the
+      // registers.
+#pragma unroll 1
+      for (int i = kSplit ? w : 0; i < steps; i += kTurn) {
+        const int at = done + i, st = at % kStages;
+        const uint64_t off = step(st * C::kStage);
+        const uint8_t* const stat = pool_at + C::kStats + st * C::kStat;
+        mbar_wait(full(st), at / kStages & 1);
+        pin(s);
+        wgmma_fence();
+#pragma unroll
+        for (int t = 0; t < D / 16; ++t)
+          WgmmaSS<64, 0, 0>::call(s, k_desc + k_step(t, C::kChunk), rows_k + off + k_step(t, C::kQChunk),
+                                  t > 0);
+        wgmma_commit();
+        wgmma_wait<1>();  // dV and dK of the step before
+        pin(dk), pin(dv);
+        if (i >= kTurn && lane == 0) mbar_arrive(empty((at - kTurn) % kStages));
+        pin(dp);
+        wgmma_fence();
+#pragma unroll
+        for (int t = 0; t < D / 16; ++t)
+          WgmmaSS<64, 0, 0>::call(dp, v_desc + k_step(t, C::kChunk),
+                                  rows_k + off + step(C::kQ) + k_step(t, C::kQChunk), t > 0);
+        wgmma_commit();
+        const float2* const lse2 = reinterpret_cast<const float2*>(stat) + col / 2;
+        const float2* const delta = lse2 + kRows / 2;
+        const Bounds* const bounds = reinterpret_cast<const Bounds*>(stat + 2 * kRows * 4);
+        const int all_high = uniform(bounds[0].high), all_low = uniform(bounds[a.unit_tokens - 1].low);
+        wgmma_wait<1>();
+        pin(s);
+        if (all_high < first + 64 || all_low > first) {
+#pragma unroll
+          for (int u = 0; u < 8; ++u) {
+            const int4 y = *reinterpret_cast<const int4*>(bounds + ((8 * u + col) & (a.unit_tokens - 1)));
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+              const int k = first + row + 8 * h;
+              if (unsigned(k - y.x) >= unsigned(y.y - y.x)) s[4 * u + 2 * h] = -INFINITY;
+              if (unsigned(k - y.z) >= unsigned(y.w - y.z)) s[4 * u + 2 * h + 1] = -INFINITY;
+            }
+          }
+        }
+#pragma unroll
+        for (int u = 0; u < 8; ++u) {
+          const float2 y = lse2[4 * u];
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            float &s0 = s[4 * u + 2 * h], &s1 = s[4 * u + 2 * h + 1];
+            s0 = exp2_ftz(fmaf(s0, c, -y.x));
+            s1 = exp2_ftz(fmaf(s1, c, -y.y));
+            p[2 * u + h] = pack_bf16(s0, s1);
+          }
+        }
+        pin(p);
+        wgmma_fence();
+#pragma unroll
+        for (int t = 0; t < 4; ++t)
+          WgmmaRS<D, 1>::call(dv, p + 4 * t, rows_mn + off + step(C::kQ + t * 2048), 1);
+        wgmma_commit();
+        wgmma_wait<1>();
+        pin(dp);
+#pragma unroll
+        for (int u = 0; u < 8; ++u) {
+          const float2 y = delta[4 * u];
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            ds[2 * u + h] = pack_bf16(s[4 * u + 2 * h] * (dp[4 * u + 2 * h] - y.x),
+                                      s[4 * u + 2 * h + 1] * (dp[4 * u + 2 * h + 1] - y.y));
+        }
+        pin(ds);
+        wgmma_fence();
+#pragma unroll
+        for (int t = 0; t < 4; ++t) WgmmaRS<D, 1>::call(dk, ds + 4 * t, rows_mn + off + step(t * 2048), 1);
+        wgmma_commit();
+      }
+      wgmma_wait<0>();
+      pin(dk), pin(dv);
+      if (lane == 0) {
+        mbar_arrive(kv_empty);
+        const int mine = kSplit ? (steps - w + 1) / 2 : steps;
+        if (mine > 0) mbar_arrive(empty((done + (kSplit ? w : 0) + kTurn * (mine - 1)) % kStages));
+      }
+      done += steps;
+      const int key = first + row;
+      if constexpr (kSplit) {  // one finishes dK, the other dV; each hands its half of the other over
+        float4* const swap = reinterpret_cast<float4*>(pool_at + C::kSwap) + threadIdx.x % 128;
+        constexpr int kHalf = 128 * D / 8;
+        if (w == 0) {
+#pragma unroll
+          for (int e = 0; e < D / 8; ++e)
+            swap[kHalf + e * 128] = {dv[4 * e], dv[4 * e + 1], dv[4 * e + 2], dv[4 * e + 3]};
+        } else {
+#pragma unroll
+          for (int e = 0; e < D / 8; ++e)
+            swap[e * 128] = {dk[4 * e], dk[4 * e + 1], dk[4 * e + 2], dk[4 * e + 3]};
+        }
+        bar_sync(1, 256);
+        if (w == 0) {
+#pragma unroll
+          for (int e = 0; e < D / 8; ++e) {
+            const float4 y = swap[e * 128];
+            dk[4 * e] += y.x, dk[4 * e + 1] += y.y, dk[4 * e + 2] += y.z, dk[4 * e + 3] += y.w;
+          }
+        } else {
+#pragma unroll
+          for (int e = 0; e < D / 8; ++e) {
+            const float4 y = swap[kHalf + e * 128];
+            dv[4 * e] += y.x, dv[4 * e + 1] += y.y, dv[4 * e + 2] += y.z, dv[4 * e + 3] += y.w;
+          }
+        }
+        bar_sync(2, 256);  // the exchange buffer may be written again
+      }
+      if (!kSplit || w == 0) add_rows(a.dk, key, g * D + col, dk, a.scale);
+      if (!kSplit || w == 1) add_rows(a.dv, key, g * D + col, dv, 1.f);
+    }
+  }
+#endif
+}
+
+template <int D, bool kSplit>
+void launch(const BlockAttentionBwd<Bf16>& a, const BwdArgs& args, CudaStream stream) {
+  using C = ContextTile<D, kSplit>;
+  check(cudaFuncSetAttribute(context_kernel<D, kSplit>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             C::kBytes));
+  const int tokens = args.unit_tokens, heads = args.unit_heads;
+  context_kernel<D, kSplit><<<args.context_grid, kThreads, C::kBytes, stream>>>(
+      head_map(a.q, D, tokens, heads), head_map(a.dout, D, tokens, heads),
+      head_map(a.k_context, D, C::kKeys, 1), head_map(a.v_context, D, C::kKeys, 1),
+      row_map(args.lse2, args.heads, a.q.rows, args.stride, tokens, heads),
+      row_map(args.delta, args.heads, a.q.rows, args.stride, tokens, heads), args);
+  check(cudaGetLastError());
+}
+
+}  // namespace
+
+namespace hopper {
+
+int context_tile_keys(bool split) { return split ? 64 : 128; }
+
+void launch_context(const BlockAttentionBwd<Bf16>& a, const BwdArgs& args, bool split, CudaStream stream) {
+  if (a.shape.head_dim == 128)
+    return split ? launch<128, true>(a, args, stream) : launch<128, false>(a, args, stream);
+  split ? launch<64, true>(a, args, stream) : launch<64, false>(a, args, stream);
+}
+
+}  // namespace hopper
+}  // namespace slip
