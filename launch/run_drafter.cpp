@@ -7,6 +7,7 @@
 #include "comm/collectives.hpp"
 #include "core/log.hpp"
 #include "launch/feature_feed.hpp"
+#include "launch/gradient_sum.hpp"
 #include "launch/rank.hpp"
 #include "launch/row_table.hpp"
 #include "launch/run_log.hpp"
@@ -24,7 +25,8 @@ template <class T> class DrafterRank {
       : o_(o), in_(in), plan_(plan), ranks_(ranks), queue_(queue), state_(in.state), rows_(in, o.config.data),
         frozen_(load_frozen(arena)), drafter_(make_drafter<T>(in.drafter, in.limits, arena, queue)),
         pass_(make_pass_buffers<T>(in.drafter, in.limits, arena)), optimizer_(make_optimizer<T>(drafter_, o.config.train, arena, queue)),
-        row_("drafter.row", o.config.data.row_tokens, arena), feed_(o, in, plan, ranks, rows_, frozen_, arena, queue) {}
+        row_("drafter.row", o.config.data.row_tokens, arena), feed_(o, in, plan, ranks, rows_, frozen_, arena, queue),
+        gradients_(drafter_, ranks, o.config.comm.timeout_s, queue) {}
 
   int run();
 
@@ -44,7 +46,6 @@ template <class T> class DrafterRank {
   std::vector<RowId> my_rows(int64_t epoch, int64_t epoch_step);
   void request_ahead();
   void sum_over_ranks(StepSums&);
-  void sum_gradients();
   StepSums train_rows();
   StepSums evaluate();
   void advance_cursor();
@@ -65,10 +66,7 @@ template <class T> class DrafterRank {
   PackedRow row_;
   FeatureFeed<T> feed_;
   std::unique_ptr<RunLog> log_;
-  std::vector<Acc<T>> host_grads_;
-#if SLIP_HAVE_CUDA
-  Event reduced_ = queue_.on_cpu() ? Event() : make_event();
-#endif
+  GradientSum<T> gradients_;
   // Rows requested and not yet trained: always the next ones of this rank, in order.
   int64_t ahead_epoch_ = 0, ahead_step_ = 0, ahead_in_step_ = 0, ahead_steps_ = 0;
   double waited_s_ = 0;
@@ -138,37 +136,21 @@ template <class T> void DrafterRank<T>::sum_over_ranks(StepSums& s) {
   if (ranks_.drafter_count() > 1) allreduce_sum(ranks_.drafters, s.values(), deadline(), "the sums of a step");
 }
 
-template <class T> void DrafterRank<T>::sum_gradients() {
-  if (ranks_.drafter_count() == 1) return;
-  const int64_t n = drafter_.layout.count, bytes = n * static_cast<int64_t>(sizeof(Acc<T>));
-  if (queue_.on_cpu()) return allreduce_sum(ranks_.drafters, std::span(drafter_.grads, static_cast<size_t>(n)), deadline(), "the gradients of a step");
-#if SLIP_HAVE_CUDA
-  if (ranks_.gradients) {
-    allreduce_sum(*ranks_.gradients, drafter_.grads, n, queue_.stream, deadline());
-    check(cudaEventRecord(reduced_.get(), queue_.stream));
-    return ranks_.gradients->wait(reduced_, deadline(), "the gradients of a step");
-  }
-#endif
-  host_grads_.resize(static_cast<size_t>(n));  // drafters that share a GPU: through host memory
-  copy_to_host(host_grads_.data(), drafter_.grads, bytes, queue_);
-  synchronize(queue_);
-  allreduce_sum(ranks_.drafters, std::span(host_grads_), deadline(), "the gradients of a step");
-  copy_to_device(drafter_.grads, host_grads_.data(), bytes, queue_);
-  synchronize(queue_);
-}
-
 template <class T> StepSums DrafterRank<T>::train_rows() {
   zero(drafter_.grads, drafter_.layout.count * static_cast<int64_t>(sizeof(Acc<T>)), queue_);
   StepSums sums;
-  for (const RowId& id : my_rows(state_.epoch, state_.epoch_step)) {
+  const std::vector<RowId> mine = my_rows(state_.epoch, state_.epoch_step);
+  for (const RowId& id : mine) {
     request_ahead();
     const RowTokens tokens = rows_.read(id);
     const RowBlocks blocks = make_blocks(tokens, in_.drafter, in_.label_mask, {o_.config.train.anchors, o_.config.data.seed, id.epoch});
     const Features features = feed_.get(id, tokens);
     waited_s_ += features.waited_s;
     const Packed packed = row_.set(tokens.ids, tokens.lengths, queue_);
+    OnLayer on_layer;  // after the last row a layer's gradients are final
+    if (&id == &mine.back()) on_layer = [this](int64_t layer) { gradients_.layer_ready(layer); };
     const auto row_sums = run_row<T>(drafter_, pass_, features.data, features.tokens, packed.position, blocks, frozen_.embed,
-                                     frozen_.head, in_.rule, RowMode::train, queue_);
+                                     frozen_.head, in_.rule, RowMode::train, queue_, on_layer);
     feed_.release(features);
     if (row_sums) {
       sums += *row_sums;
@@ -275,7 +257,7 @@ template <class T> int DrafterRank<T>::run() {
     if (train.max_minutes > 0 && seconds_since(started_) > train.max_minutes * 60) sums.stop += 1;
     const bool minutes = o_.config.checkpoint.every_minutes > 0 && seconds_since(saved_at_) > o_.config.checkpoint.every_minutes * 60;
     sum_over_ranks(sums);
-    sum_gradients();
+    gradients_.finish();
     StepReport report{.step = 0, .total = state_.total_steps, .epoch = state_.epoch, .sums = sums, .grad_norm = 0, .lr = 0, .seconds = 0, .wait_features_s = 0, .target_wait_share = 0};
     const bool updated = update(sums, report);
     advance_cursor();

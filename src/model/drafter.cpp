@@ -167,7 +167,8 @@ template <class T> void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t 
   }
 }
 
-template <class T> void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queue& queue) {
+template <class T>
+void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queue& queue, const OnLayer& on_layer) {
   using A = Acc<T>;
   const Widths n = widths(d.model);
   const auto rows = [&](const View2<T>& v) { return v.rows_from(0, in.count * d.model.block); };
@@ -209,6 +210,7 @@ template <class T> void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t
     // The embedding is frozen: below layer 0 only the norm's gain is wanted.
     rmsnorm_bwd<T>({.x = rows(s.z), .gain = w.input_norm, .inv_rms = s.inv_rms, .dy = dy, .residual = l > 0 ? dz : View2<T>(),
                     .dx = l > 0 ? dz : View2<T>(), .dgain = g.input_norm, .scratch = b.scratch}, queue);
+    if (on_layer) on_layer(static_cast<int64_t>(l));
   }
 }
 
@@ -238,7 +240,7 @@ template <class T> void context_backward(Drafter<T>& d, int64_t tokens, const in
   template void set_weights(Drafter<T>&, const std::vector<float>&, const Queue&);                        \
   template void context_forward(Drafter<T>&, int64_t, const int*, const Queue&);                          \
   template void blocks_forward(Drafter<T>&, const Blocks&, int64_t, View2<const T>, const Queue&);        \
-  template void blocks_backward(Drafter<T>&, const Blocks&, int64_t, const Queue&);                       \
+  template void blocks_backward(Drafter<T>&, const Blocks&, int64_t, const Queue&, const OnLayer&);                       \
   template void context_backward(Drafter<T>&, int64_t, const int*, const Queue&);
 SLIP_INSTANTIATE(float)
 SLIP_INSTANTIATE(double)

@@ -3,6 +3,7 @@
 //   context_forward -> { blocks_forward -> (loss) -> blocks_backward } per pass -> context_backward
 // Blocks do not interact, so passes accumulate exactly. Gradients are added to `grads`; the caller zeroes them.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "device/arena.hpp"
@@ -72,8 +73,11 @@ struct Blocks {
 template <class T> void context_forward(Drafter<T>&, int64_t tokens, const int* position, const Queue&);
 // Result: blocks.hidden, (rows, H) after the final norm.
 template <class T> void blocks_forward(Drafter<T>&, const Blocks&, int64_t tokens, View2<const T> embed, const Queue&);
-// `blocks.dhidden` holds the gradient of blocks.hidden; it is consumed.
-template <class T> void blocks_backward(Drafter<T>&, const Blocks&, int64_t tokens, const Queue&);
+// `blocks.dhidden` holds the gradient of blocks.hidden; it is consumed. on_layer(l), when given, is called when the
+// gradients of layer l (all but its keys and values, which the context adds to) are queued; the last layer comes first.
+using OnLayer = std::function<void(int64_t)>;
+template <class T>
+void blocks_backward(Drafter<T>&, const Blocks&, int64_t tokens, const Queue&, const OnLayer& on_layer = {});
 template <class T> void context_backward(Drafter<T>&, int64_t tokens, const int* position, const Queue&);
 
 }  // namespace slip

@@ -62,7 +62,8 @@ Blocks upload(PassBuffers<T>& p, const RowBlocks& in, int64_t first, int64_t cou
 
 template <class T>
 StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const RowBlocks& in, View2<const T> embed,
-                    View2<const T> head, const LossRule& rule, RowMode mode, const Queue& queue, std::vector<T>* hidden_out) {
+                    View2<const T> head, const LossRule& rule, RowMode mode, const Queue& queue, std::vector<T>* hidden_out,
+                    const OnLayer& on_layer) {
   StepSums sums;
   const int64_t tokens = in.context();
   const bool train = mode == RowMode::train;
@@ -85,7 +86,8 @@ StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const
       hidden_out->resize(at + static_cast<size_t>(rows * hidden.cols));
       copy_to_host(hidden_out->data() + at, hidden.data, rows * hidden.cols * static_cast<int64_t>(sizeof(T)), queue);
     }
-    if (train) blocks_backward(d, blocks, tokens, queue);
+    const bool last = first + count == in.count();
+    if (train) blocks_backward(d, blocks, tokens, queue, last ? on_layer : OnLayer());
     synchronize(queue);  // the host vectors of this pass are free again
     add_blocks(sums, in.block, std::span(in.valid).subspan(static_cast<size_t>(first * in.block), static_cast<size_t>(rows)),
                p.host_nll.data(), p.host_weight.data(), p.host_correct.data());
@@ -97,7 +99,7 @@ StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const
 template <class T>
 std::optional<StepSums> run_row(Drafter<T>& d, PassBuffers<T>& p, const Bf16* features, int64_t slot_tokens,
                                 const int* position, const RowBlocks& in, View2<const T> embed, View2<const T> head,
-                                const LossRule& rule, RowMode mode, const Queue& queue) {
+                                const LossRule& rule, RowMode mode, const Queue& queue, const OnLayer& on_layer) {
   const int64_t tokens = in.context();
   zero(p.non_finite, sizeof(int), queue);
   join_taps<T>({.slot = features, .slot_tokens = slot_tokens, .taps = static_cast<int>(d.model.taps.size()),
@@ -106,15 +108,15 @@ std::optional<StepSums> run_row(Drafter<T>& d, PassBuffers<T>& p, const Bf16* fe
   copy_to_host(&bad, p.non_finite, sizeof bad, queue);
   synchronize(queue);
   if (bad != 0) return std::nullopt;
-  return run_blocks(d, p, position, in, embed, head, rule, mode, queue);
+  return run_blocks<T>(d, p, position, in, embed, head, rule, mode, queue, nullptr, on_layer);
 }
 
 #define SLIP_INSTANTIATE(T)                                                                                              \
   template PassBuffers<T> make_pass_buffers(const DrafterModel&, const DrafterLimits&, Arena&);                          \
   template std::optional<StepSums> run_row(Drafter<T>&, PassBuffers<T>&, const Bf16*, int64_t, const int*, const RowBlocks&, \
-                                           View2<const T>, View2<const T>, const LossRule&, RowMode, const Queue&);      \
+                                           View2<const T>, View2<const T>, const LossRule&, RowMode, const Queue&, const OnLayer&);      \
   template StepSums run_blocks(Drafter<T>&, PassBuffers<T>&, const int*, const RowBlocks&, View2<const T>, View2<const T>, \
-                               const LossRule&, RowMode, const Queue&, std::vector<T>*);
+                               const LossRule&, RowMode, const Queue&, std::vector<T>*, const OnLayer&);
 SLIP_INSTANTIATE(float)
 SLIP_INSTANTIATE(double)
 #if SLIP_HAVE_CUDA
