@@ -42,17 +42,15 @@ Verdict look(const RunOptions& o, int ranks, std::optional<RunInputs>& in) {
 }
 
 #if SLIP_HAVE_CUDA
-// Do two ranks of this job compute on one GPU? Without leave that is refused.
-bool devices_shared(const MpiSession& mpi, int device, bool leave, const Deadline& deadline) {
+// Which ranks of this job compute on one GPU; empty: none.
+std::string find_shared_gpus(const MpiSession& mpi, int device, const Deadline& deadline) {
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, device));
   std::vector<GpuId> all(static_cast<size_t>(mpi.size()));
   GpuId mine;
   std::copy_n(properties.uuid.bytes, mine.size(), mine.begin());
   allgather(mpi.world(), &mine, sizeof mine, all.data(), deadline, "the GPUs of the ranks");
-  const std::string problem = shared_gpus(all);
-  if (!problem.empty() && !leave) fail_usage(problem + "; give each rank its own, or add --share-gpu");
-  return !problem.empty();
+  return shared_gpus(all);
 }
 
 void connect_gpus(const Plan& plan, Ranks& ranks, bool shared, const Deadline& deadline) {
@@ -123,9 +121,13 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
 #if SLIP_HAVE_CUDA
   const int device = choose_device(mpi.local_rank(), mpi.local_size(), cuda_device_count(), o.share_gpu);
   const CudaQueue cuda(device);
-  const bool shared = devices_shared(mpi, device, o.share_gpu, start);
-  log_info(fmt::format("rank {} on {}: GPU {}, {}{}", mpi.rank(), host_name(), device, cuda_device_name(device), shared ? ", shared" : ""));
-  if (mpi.size() > 1) connect_gpus(plan, ranks, shared, start);
+  const std::string shared = find_shared_gpus(mpi, device, start);
+  if (!shared.empty() && !o.share_gpu) {  // all ranks know it: one says it
+    if (mpi.rank() == 0) log_error(shared + "; give each rank its own, or add --share-gpu");
+    return kUsage;
+  }
+  log_info(fmt::format("rank {} on {}: GPU {}, {}{}", mpi.rank(), host_name(), device, cuda_device_name(device), shared.empty() ? "" : ", shared"));
+  if (mpi.size() > 1) connect_gpus(plan, ranks, !shared.empty(), start);
   if (uses_bf16(o)) return run_role<Bf16>(o, *in, plan, ranks, cuda.queue());
   return run_role<float>(o, *in, plan, ranks, cuda.queue());
 #else

@@ -1,5 +1,6 @@
 // Files that are whole or absent: written under a temporary name, synced, renamed, the folder synced.
 #pragma once
+#include <cstdint>
 #include <string>
 
 namespace slip {
