@@ -193,10 +193,15 @@ TYPED_TEST(HeadRope, PartialRotaryLeavesTheRestAlone) {
                       .y = y.view()},
                      q);
     const Matrix got = y.matrix();
+    int changed = 0;
     for (int d = 0; d < head_dim; ++d) {
-      EXPECT_EQ(got.at(0, d) == mx.at(0, d), d >= rotary) << d;
+      // In bf16 the slowest frequencies turn by less than the rounding: there only "the rest stays" is exact.
+      const bool same = got.at(0, d) == mx.at(0, d);
+      EXPECT_TRUE(d >= rotary ? same : !same || sizeof(T) == 2) << d;
+      changed += !same;
       EXPECT_EQ(got.at(1, d), mx.at(1, d)) << d;
     }
+    EXPECT_GT(changed, rotary / 3);
   }
 }
 
