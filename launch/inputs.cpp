@@ -36,6 +36,7 @@ TrainerState fresh_state(const RunOptions& o, const RunInputs& in) {
 // Finds the checkpoint to continue and refuses what contradicts it.
 void choose_start(const RunOptions& o, RunInputs& in) {
   in.state = fresh_state(o, in);
+  if (o.synthetic && o.resume != "none") fail_usage("--synthetic-weights: such a run is not continued; leave --resume out");
   if (o.resume == "none") {
     if (o.extend > 0) fail_usage("--extend: only a run that is continued can be extended; add --resume auto");
     return;
@@ -121,8 +122,7 @@ void check_everything(const RunOptions& o, const RunInputs& in) {
   if (fs::exists(c.log.dir) && !fs::is_directory(c.log.dir)) fail_usage(fmt::format("log.dir: {} is not a folder", c.log.dir));
   in.corpus->validate(in.target.vocab);
   if (in.eval) in.eval->validate(in.target.vocab);
-  const WeightFolder folder(c.target.path);
-  check_target_tensors(in.target, folder, {in.last_tap + 1, true});
+  if (!o.synthetic) check_target_tensors(in.target, WeightFolder(c.target.path), {in.last_tap + 1, true});
   if (!c.drafter.init_from.empty()) {
     const WeightFolder drafter(c.drafter.init_from);
     for (const NamedShape& t : drafter_tensors(in.drafter)) drafter.need(t.name, t.shape);

@@ -19,6 +19,8 @@ struct RunOptions {
   int64_t extend = 0;           // more steps for a finished run
   bool allow_changes = false;   // resume in spite of contradictions
   Device device = Device::cpu;
+  bool synthetic = false;       // weights from config.json alone; no checkpoint is written unless `publish`
+  bool publish = false;
   bool share_gpu = false;       // ranks may share a GPU: tensors then travel by MPI through pinned memory
   std::string command_line;
 };

@@ -5,6 +5,7 @@
 #include "comm/transport.hpp"
 #include "launch/inputs.hpp"
 #include "launch/plan.hpp"
+#include "model/synthetic.hpp"
 #if SLIP_HAVE_CUDA
 #include "comm/nccl.hpp"
 #endif
@@ -25,6 +26,13 @@ struct Ranks {
 
 inline FeatureShape feature_shape(const RunOptions& o, const RunInputs& in) {
   return {static_cast<int>(in.drafter.taps.size()), o.config.data.row_tokens, in.target.hidden};
+}
+
+// The frozen weights of a rank: from the target's folder, or made up (--synthetic-weights).
+template <class T>
+TargetWeights<T> frozen_weights(const RunOptions& o, const RunInputs& in, const TargetParts& parts, Arena& arena, const Queue& queue) {
+  if (o.synthetic) return synthetic_target<T>(in.target, parts, o.config.data.seed, arena, queue);
+  return load_target<T>(in.target, WeightFolder(o.config.target.path), parts, arena, queue);
 }
 
 // Memory of each role by name, as the loops take it.

@@ -33,8 +33,7 @@ template <class T> class DrafterRank {
  private:
   // The embedding and the head; with one rank also the layers of the target.
   TargetWeights<T> load_frozen(Arena& arena) {
-    const WeightFolder folder(o_.config.target.path);
-    return load_target<T>(in_.target, folder, {plan_.ranks == 1 ? in_.last_tap + 1 : 0, true}, arena, queue_);
+    return frozen_weights<T>(o_, in_, {plan_.ranks == 1 ? in_.last_tap + 1 : 0, true}, arena, queue_);
   }
   bool writes() const { return ranks_.drafter_index() == 0; }
   Deadline deadline() const { return deadline_in(o_.config.comm.timeout_s); }
@@ -92,7 +91,7 @@ template <class T> void DrafterRank<T>::load_start() {
   } else if (!o_.config.drafter.init_from.empty()) {
     set_masters(optimizer_, drafter_, published_parameters(drafter_.layout, o_.config.drafter.init_from), queue_);
   } else {
-    set_masters(optimizer_, drafter_, initial_parameters(in_.drafter, drafter_.layout, o_.config.data.seed), queue_);
+    new_masters(optimizer_, drafter_, o_.config.data.seed, queue_);
   }
   ahead_epoch_ = state_.epoch;
   ahead_step_ = state_.epoch_step;
@@ -229,6 +228,7 @@ template <class T> void DrafterRank<T>::save(const char* why) {
   if (saved_step_ == state_.step) return;
   saved_step_ = state_.step;
   if (!writes()) return;
+  if (o_.synthetic && !o_.publish) return log_info("no checkpoint is written: the weights are synthetic (--publish-synthetic writes it)");
   const int64_t n = drafter_.layout.count, bytes = n * static_cast<int64_t>(sizeof(float));
   SavedOptimizer host;
   for (auto [to, from] : {std::pair{&host.master, optimizer_.master}, {&host.m, optimizer_.m}, {&host.v, optimizer_.v}}) {

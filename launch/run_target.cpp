@@ -24,9 +24,8 @@ int ring_size(const RunOptions& o, const RunInputs& in, const Plan& plan) {
 
 template <class T>
 TargetRank<T> make_target_rank(const RunOptions& o, const RunInputs& in, const Plan& plan, Arena& arena, const Queue& queue) {
-  const WeightFolder folder(o.config.target.path);
   const int64_t tokens = o.config.data.row_tokens;
-  Target<T> target{in.target, load_target<T>(in.target, folder, {in.last_tap + 1, false}, arena, queue),
+  Target<T> target{in.target, frozen_weights<T>(o, in, {in.last_tap + 1, false}, arena, queue),
                    make_target_buffers<T>(in.target, tokens, arena, queue)};
   PackedRow row("target.row", tokens, arena);
   const int taps = ring_size(o, in, plan);

@@ -9,7 +9,7 @@ struct RunArguments {
   std::string config, device = "auto", resume = "none";
   std::vector<std::string> sets;
   int64_t extend = 0;
-  bool print_config = false, allow_changes = false, share_gpu = false;
+  bool print_config = false, allow_changes = false, share_gpu = false, synthetic = false, publish = false;
 };
 RunOptions run_options(const RunArguments&);
 

@@ -18,6 +18,8 @@ RunOptions run_options(const RunArguments& a) {
   o.extend = a.extend;
   o.allow_changes = a.allow_changes;
   o.share_gpu = a.share_gpu;
+  o.synthetic = a.synthetic;
+  o.publish = a.publish;
   return o;
 }
 
@@ -33,6 +35,8 @@ int run_train(const Arguments& arguments, int& argc, char**& argv) {
       .flag("allow-changes", &a.allow_changes, "resume although the configuration contradicts the checkpoint")
       .text("device", &a.device, "auto (a GPU if one is visible), cpu or cuda")
       .flag("share-gpu", &a.share_gpu, "let ranks share a GPU; features and gradients then travel through host memory")
+      .flag("synthetic-weights", &a.synthetic, "made-up weights from the two config.json alone, for timing; nothing is saved")
+      .flag("publish-synthetic", &a.publish, "with --synthetic-weights: write checkpoints all the same")
       .flag("print-config", &a.print_config, "print the resolved configuration and stop")
       .footer(configuration_help());
   if (!options.parse(arguments)) return kOk;

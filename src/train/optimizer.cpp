@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "kernels/adamw.hpp"
+#include "kernels/features.hpp"
+#include "model/synthetic.hpp"
 
 namespace slip {
 
@@ -30,6 +32,16 @@ template <class T> void set_masters(Optimizer<T>& o, Drafter<T>& d, const std::v
   o.updates = 0;
 }
 
+template <class T> void new_masters(Optimizer<T>& o, Drafter<T>& d, uint64_t seed, const Queue& queue) {
+  synthetic_weights(d, seed, queue);
+  const int64_t bytes = d.layout.count * static_cast<int64_t>(sizeof(Acc<T>));
+  // The weights are bf16 values, so the masters are the same ones.
+  cast<T, T, Acc<T>>({{d.weights, 1, d.layout.count}, {o.master, 1, d.layout.count}}, queue);
+  zero(o.m, bytes, queue);
+  zero(o.v, bytes, queue);
+  o.updates = 0;
+}
+
 template <class T> double gradient_norm(Optimizer<T>& o, const Drafter<T>& d, double denominator, const Queue& queue) {
   sum_squares<T>({.count = d.layout.count, .values = d.grads, .sum = o.sum, .scratch = o.scratch}, queue);
   double sum = 0;
@@ -52,6 +64,7 @@ void optimizer_step(Optimizer<T>& o, Drafter<T>& d, const TrainConfig& c, double
 #define SLIP_INSTANTIATE(T)                                                                                  \
   template Optimizer<T> make_optimizer(const Drafter<T>&, const TrainConfig&, Arena&, const Queue&);         \
   template void set_masters(Optimizer<T>&, Drafter<T>&, const std::vector<float>&, const Queue&);            \
+  template void new_masters(Optimizer<T>&, Drafter<T>&, uint64_t, const Queue&);                             \
   template double gradient_norm(Optimizer<T>&, const Drafter<T>&, double, const Queue&);                     \
   template void optimizer_step(Optimizer<T>&, Drafter<T>&, const TrainConfig&, double, double, double, const Queue&);
 SLIP_INSTANTIATE(float)

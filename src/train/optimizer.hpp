@@ -18,6 +18,10 @@ template <class T> Optimizer<T> make_optimizer(const Drafter<T>&, const TrainCon
 // Starts from bf16-representable values; moments are zero.
 template <class T> void set_masters(Optimizer<T>&, Drafter<T>&, const std::vector<float>& flat, const Queue&);
 
+// Masters and weights of a new drafter, made where the queue's memory is (dflash.md 1.7): matrices
+// N(0, initializer_range^2) rounded to bf16, by counter-based numbers of (seed, name, index); norms 1.
+template <class T> void new_masters(Optimizer<T>&, Drafter<T>&, uint64_t seed, const Queue&);
+
 // Global L2 norm of gradients / denominator.
 template <class T> double gradient_norm(Optimizer<T>&, const Drafter<T>&, double denominator, const Queue&);
 // One update with gradients / denominator, clipped: coefficient min(1, clip / (norm + 1e-6)).
