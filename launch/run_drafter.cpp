@@ -169,7 +169,8 @@ template <class T> StepSums DrafterRank<T>::evaluate() {
   StepSums sums;
   std::vector<RowId> mine;
   for (int64_t i = 0; i < static_cast<int64_t>(rows_.eval_rows().size()); ++i) {
-    if (plan_.drafter_rank(i) == ranks_.drafter_index()) mine.push_back({kEvalRow, 0, 0, i});
+    // By the place in a step, as in training: a drafter then hears from the targets that the plan names, no others.
+    if (plan_.drafter_rank(i % plan_.rows_per_step) == ranks_.drafter_index()) mine.push_back({kEvalRow, 0, 0, i});
   }
   size_t asked = 0;
   for (size_t i = 0; i < mine.size(); ++i) {
