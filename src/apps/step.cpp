@@ -10,6 +10,7 @@
 #include "apps/commands.hpp"
 #include "apps/with_queue.hpp"
 #include "core/log.hpp"
+#include "io/json_file.hpp"
 #include "io/safetensors.hpp"
 #include "train/step.hpp"
 
@@ -48,6 +49,12 @@ std::vector<float> bf16_values(const SafetensorsFile& f, const std::string& name
   return out;
 }
 
+// A key that the case leaves out, or gives as null, has its default.
+template <class V> V value_or(const nlohmann::json& j, const char* key, V otherwise) {
+  const auto at = j.find(key);
+  return at == j.end() || at->is_null() ? otherwise : at->get<V>();
+}
+
 Case read_case(const SafetensorsFile& f) {
   const auto text = f.metadata().find("case");
   if (text == f.metadata().end()) fail_input(fmt::format("{}: __metadata__ has no `case`", f.path()));
@@ -68,25 +75,24 @@ Case read_case(const SafetensorsFile& f) {
     m.vocab = j.at("vocab_size").get<int64_t>();
     m.mask_token = j.at("mask_token_id").get<int64_t>();
     m.rope.theta = j.at("rope_theta").get<double>();
-    m.eps = j.value("rms_norm_eps", 1e-6f);
-    m.window = j.at("sliding_window").is_null() ? 0 : j.at("sliding_window").get<int64_t>();
+    m.eps = value_or(j, "rms_norm_eps", 1e-6f);
+    m.window = value_or<int64_t>(j, "sliding_window", 0);
     for (const std::string& kind : j.at("layer_types").get<std::vector<std::string>>()) {
       const bool sliding = kind == "sliding_attention";
       if (!sliding && kind != "full_attention") fail_input(fmt::format("{}: layer_types: '{}' is neither full_attention nor sliding_attention", f.path(), kind));
       m.sliding.push_back(sliding);
-      m.causal.push_back(j.value("is_causal", sliding));
+      m.causal.push_back(value_or(j, "is_causal", sliding));
     }
     const std::string loss = j.at("loss_type").get<std::string>();
     if (loss != "dflash" && loss != "dpace") fail_input(fmt::format("{}: loss_type: '{}' is neither dflash nor dpace", f.path(), loss));
     c.rule.kind = loss == "dpace" ? LossKind::dpace : LossKind::decay;
-    const nlohmann::json gamma = j.value("loss_decay_gamma", nlohmann::json());
-    c.rule.gamma = gamma.is_null() ? 0.0f : gamma.get<float>();
-    c.rule.alpha = j.value("dpace_alpha", 0.5f);
+    c.rule.gamma = value_or(j, "loss_decay_gamma", 0.0f);
+    c.rule.alpha = value_or(j, "dpace_alpha", 0.5f);
     const std::string mask = j.at("label_mask").get<std::string>();
     if (mask != "prefix" && mask != "pointwise") fail_input(fmt::format("{}: label_mask: '{}' is neither prefix nor pointwise", f.path(), mask));
     c.label_mask = mask == "prefix" ? LabelMask::prefix : LabelMask::pointwise;
   } catch (const nlohmann::json::exception& e) {
-    fail_input(fmt::format("{}: __metadata__.case: {}", f.path(), e.what()));
+    fail_input(fmt::format("{}: __metadata__.case: {}", f.path(), json_complaint(e)));
   }
   const auto positive = [&](const char* key, int64_t v) {
     if (v < 1) fail_input(fmt::format("{}: case: {} is {}", f.path(), key, v));
