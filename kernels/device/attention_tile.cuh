@@ -1,6 +1,8 @@
 // The two products that every simple attention kernel is made of. A warp owns 8 rows (of queries, or of
 // keys); the block streams tiles of 32 rows of the other kind through shared memory. Everything is fp32.
 #pragma once
+#include "device/cuda.hpp"
+#include "device/queue.hpp"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/vec.cuh"
 
