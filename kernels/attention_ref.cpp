@@ -10,14 +10,12 @@ namespace slip {
 namespace {
 
 // One key that a query sees, with the places where its gradients go.
-template <class T>
-struct Key {
+template <class T> struct Key {
   const T* k;
   const T* v;
 };
 
-template <class T>
-double dot(const T* a, const T* b, int n) {
+template <class T> double dot(const T* a, const T* b, int n) {
   double sum = 0;
   for (int i = 0; i < n; ++i) sum += to_double(a[i]) * to_double(b[i]);
   return sum;
@@ -62,8 +60,7 @@ Seen seen_keys(const AttentionShape& s, int lo, int anchor, int slot, int64_t co
 }
 
 // The keys of head `kv` for a query of block b, context first; `a` is either direction's arguments.
-template <class T, class A>
-std::vector<Key<T>> gather(const A& a, const Seen& seen, int64_t b, int kv) {
+template <class T, class A> std::vector<Key<T>> gather(const A& a, const Seen& seen, int64_t b, int kv) {
   const int64_t column = int64_t{kv} * a.shape.head_dim;
   std::vector<Key<T>> keys;
   for (const int64_t t : seen.context)
@@ -77,8 +74,7 @@ std::vector<Key<T>> gather(const A& a, const Seen& seen, int64_t b, int kv) {
 
 }  // namespace
 
-template <class T>
-void block_attention_fwd_ref(const BlockAttentionFwd<T>& a) {
+template <class T> void block_attention_fwd_ref(const BlockAttentionFwd<T>& a) {
   const AttentionShape& s = a.shape;
   std::vector<double> p;
   for (int64_t row = 0; row < a.q.rows; ++row) {
@@ -96,8 +92,7 @@ void block_attention_fwd_ref(const BlockAttentionFwd<T>& a) {
 
 // With P = softmax(S), S = scale q k^T:  dV = P^T dO,  dP = dO V^T,  dS = P (dP - sum_k P dP),
 // dQ = scale dS K,  dK = scale dS^T Q. P is computed anew: the forward's out and lse are not read.
-template <class T>
-void block_attention_bwd_ref(const BlockAttentionBwd<T>& a) {
+template <class T> void block_attention_bwd_ref(const BlockAttentionBwd<T>& a) {
   const AttentionShape& s = a.shape;
   const int64_t width = int64_t{s.kv_heads} * s.head_dim;
   const auto zeros = [&](int64_t rows) { return std::vector<double>(static_cast<size_t>(rows * width)); };
@@ -148,8 +143,7 @@ void block_attention_bwd_ref(const BlockAttentionBwd<T>& a) {
   }
 }
 
-template <class T>
-void causal_attention_fwd_ref(const CausalAttentionFwd<T>& a) {
+template <class T> void causal_attention_fwd_ref(const CausalAttentionFwd<T>& a) {
   const AttentionShape& s = a.shape;
   std::vector<double> p;
   for (int document = 0; document < a.documents; ++document) {

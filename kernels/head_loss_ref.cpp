@@ -8,8 +8,7 @@
 
 namespace slip {
 
-template <class T>
-void head_loss_ref(const HeadLoss<T>& a) {
+template <class T> void head_loss_ref(const HeadLoss<T>& a) {
   const int64_t vocabulary = a.head.rows, width = a.hidden.cols;
   const auto block = static_cast<size_t>(a.block);
   std::vector<std::vector<double>> probability(block);  // softmax of each row of the block

@@ -4,8 +4,7 @@
 
 namespace slip {
 
-template <class T, class Out>
-void matmul_ref(const Matmul<T, Out>& p) {
+template <class T, class Out> void matmul_ref(const Matmul<T, Out>& p) {
   const int64_t inner = p.form == Product::tn ? p.a.rows : p.a.cols;
   for (int64_t m = 0; m < p.c.rows; ++m) {
     for (int64_t n = 0; n < p.c.cols; ++n) {

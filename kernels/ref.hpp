@@ -4,12 +4,8 @@
 
 namespace slip {
 
-template <class T>
-double to_double(T x) {
-  return static_cast<double>(to_float(x));
-}
-template <class T>
-T from_double(double x) {
+template <class T> double to_double(T x) { return static_cast<double>(to_float(x)); }
+template <class T> T from_double(double x) {
   if constexpr (__is_same(T, double)) {
     return x;
   } else {

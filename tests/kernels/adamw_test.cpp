@@ -23,8 +23,7 @@ struct Reference {
   }
 };
 
-template <class B>
-class AdamWTest : public KernelTest<B> {};
+template <class B> class AdamWTest : public KernelTest<B> {};
 TYPED_TEST_SUITE(AdamWTest, BackEnds, BackEndName);
 
 TYPED_TEST(AdamWTest, HundredSteps) {
@@ -113,8 +112,7 @@ TEST(AdamWCpu, WorkingWeightsCanKeepToBf16) {
   }
 }
 
-template <class T>
-double run_sum_squares(const Matrix& values, const Queue& q) {
+template <class T> double run_sum_squares(const Matrix& values, const Queue& q) {
   const DeviceArray<Acc<T>> v(q, values);
   const DeviceArray<double> sum(q, 1, 1), scratch(q, 1, sum_squares_scratch(q.device));
   sum_squares<T>({.count = values.cols, .values = v.data(), .sum = sum.data(), .scratch = scratch.data()}, q);

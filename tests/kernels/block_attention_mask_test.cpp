@@ -100,8 +100,7 @@ TEST(BlockMask, OtherDocumentsAreOutOfSight) {
   EXPECT_EQ(first_context(kSliding, 4, 5, 0), 4);
 }
 
-template <class B>
-class BlockMaskOutput : public KernelTest<B> {};
+template <class B> class BlockMaskOutput : public KernelTest<B> {};
 TYPED_TEST_SUITE(BlockMaskOutput, BackEnds, BackEndName);
 
 // Which rows of the output change, bit by bit, when a key (or a value) does: exactly those that see it.

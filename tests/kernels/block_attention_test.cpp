@@ -55,8 +55,7 @@ const Case kCases[] = {
     {shape(2, 1, 64, 16), {{12}, 12}},
 };
 
-template <class T>
-BlockProblem problem(const Case& c, uint64_t seed) {
+template <class T> BlockProblem problem(const Case& c, uint64_t seed) {
   std::vector<int> starts, tokens;
   int context = 0;
   for (const int length : c.packing.lengths) {
@@ -73,8 +72,7 @@ BlockProblem problem(const Case& c, uint64_t seed) {
   return make_problem<T>(c.shape, context, anchor, lo, seed);
 }
 
-template <class B>
-class BlockAttention : public KernelTest<B> {};
+template <class B> class BlockAttention : public KernelTest<B> {};
 TYPED_TEST_SUITE(BlockAttention, BackEnds, BackEndName);
 
 TYPED_TEST(BlockAttention, ForwardAndBackwardAgreeWithReference) {

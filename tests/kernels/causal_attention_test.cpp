@@ -24,16 +24,14 @@ struct Problem {
   AttentionShape shape;
   Matrix q, k, v;
 };
-template <class T>
-Problem make_problem(const Case& c, uint64_t seed) {
+template <class T> Problem make_problem(const Case& c, uint64_t seed) {
   const int64_t tokens = c.cu.back();
   return {{c.heads, c.kv_heads, c.head_dim, 1 / std::sqrt(static_cast<float>(c.head_dim))},
           random_matrix<T>(seed, tokens, int64_t{c.heads} * c.head_dim),
           random_matrix<T>(seed + 1, tokens, int64_t{c.kv_heads} * c.head_dim),
           random_matrix<T>(seed + 2, tokens, int64_t{c.kv_heads} * c.head_dim)};
 }
-template <class T>
-DeviceArray<T> run(const Problem& p, const std::vector<int>& cu, const Queue& queue) {
+template <class T> DeviceArray<T> run(const Problem& p, const std::vector<int>& cu, const Queue& queue) {
   const DeviceArray<T> q(queue, p.q), k(queue, p.k), v(queue, p.v);
   DeviceArray<T> out(queue, p.q.rows, p.q.cols);
   const DeviceArray<int> dcu(queue, row_of(cu));
@@ -44,8 +42,7 @@ DeviceArray<T> run(const Problem& p, const std::vector<int>& cu, const Queue& qu
   return out;
 }
 
-template <class B>
-class CausalAttention : public KernelTest<B> {};
+template <class B> class CausalAttention : public KernelTest<B> {};
 TYPED_TEST_SUITE(CausalAttention, BackEnds, BackEndName);
 
 TYPED_TEST(CausalAttention, AgreesWithReference) {

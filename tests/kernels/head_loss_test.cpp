@@ -41,8 +41,7 @@ int argmax(const LossProblem& p, int64_t row) {
   return best;
 }
 
-template <class B>
-class HeadLossTest : public KernelTest<B> {};
+template <class B> class HeadLossTest : public KernelTest<B> {};
 TYPED_TEST_SUITE(HeadLossTest, BackEnds, BackEndName);
 
 TYPED_TEST(HeadLossTest, AgreesWithReference) {

@@ -44,8 +44,7 @@ TEST(DecayWeights, GapsKeepTheirPlace) {
   EXPECT_EQ(weights<double>(decay(7), {0, 0, 0, 0}), std::vector<double>(4, 0));
 }
 
-template <class A>
-void check_dpace(double tolerance) {
+template <class A> void check_dpace(double tolerance) {
   const std::vector<A> nll = {A(99), static_cast<A>(-std::log(0.8)), static_cast<A>(-std::log(0.5)),
                               static_cast<A>(-std::log(0.9))};
   const std::vector<double> w = weights<A>(kDpace, {0, 1, 1, 1}, nll);

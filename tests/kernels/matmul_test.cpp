@@ -67,7 +67,8 @@ template <class T, class Out> void check_exact(const Queue& q) {
         matmul<T, Out>({.form = form, .a = a.view(), .b = b.view(), .c = c.view(), .accumulate = accumulate},
                        q);
         const Matrix want = rounded<Out>(reference(form, ma, mb, mc, accumulate));
-        if (accumulate && sizeof(Out) == 2) {  // cuBLASLt may round the product before it adds C: one unit more
+        if (accumulate &&
+            sizeof(Out) == 2) {  // cuBLASLt may round the product before it adds C: one unit more
           EXPECT_TRUE(near(c.values(), want.values, 1.0, 0x1p-7));
         } else {
           EXPECT_EQ(c.values(), want.values);

@@ -75,8 +75,7 @@ Forward reference(const Shape& s, const Matrix& x, const Matrix* gain, const Tab
   return f;
 }
 
-template <class B>
-class HeadRope : public KernelTest<B> {};
+template <class B> class HeadRope : public KernelTest<B> {};
 TYPED_TEST_SUITE(HeadRope, BackEnds, BackEndName);
 
 TYPED_TEST(HeadRope, Forward) {
@@ -114,8 +113,7 @@ TYPED_TEST(HeadRope, Forward) {
   }
 }
 
-template <class T, class G>
-void check_backward(const Queue& q) {
+template <class T, class G> void check_backward(const Queue& q) {
   using A = Acc<T>;
   for (const Shape& s : kShapes) {
     SCOPED_TRACE(::testing::PrintToString(s));
@@ -127,7 +125,7 @@ void check_backward(const Queue& q) {
     const Queue cpu;
     const DeviceArray<float> host_cos(cpu, mt.cos), host_sin(cpu, mt.sin);
     const DeviceArray<int> host_position(cpu, mp);
-    Matrix want_dx(s.rows, cols), want_dgain = start;
+    Matrix want_dx(s.rows, cols), want_dgain(1, s.head_dim);
     head_rope_bwd_cpu<double, double>({.x = mx.view(),
                                        .heads = s.heads,
                                        .head_dim = s.head_dim,
@@ -138,6 +136,7 @@ void check_backward(const Queue& q) {
                                        .dy = mdy.view(),
                                        .dx = want_dx.view(),
                                        .dgain = want_dgain.values.data()});
+    want_dgain = plus(want_dgain, start);  // the op adds to what is there
 
     const DeviceArray<T> x(q, mx), gain(q, mg), dx(q, s.rows, cols);
     const DeviceArray<G> dy(q, mdy);

@@ -23,8 +23,7 @@ Matrix reference(const Matrix& gate_up) {
   return act;
 }
 
-template <class B>
-class Swiglu : public KernelTest<B> {};
+template <class B> class Swiglu : public KernelTest<B> {};
 TYPED_TEST_SUITE(Swiglu, BackEnds, BackEndName);
 
 TYPED_TEST(Swiglu, Forward) {

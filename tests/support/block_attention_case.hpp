@@ -64,8 +64,7 @@ inline BlockAnswer reference(const BlockProblem& p) {
 }
 
 // The problem and its answers where the queue computes.
-template <class T>
-struct BlockRun {
+template <class T> struct BlockRun {
   DeviceArray<T> q, k_context, v_context, k_block, v_block, dout;
   DeviceArray<int> anchor, lo;
   DeviceArray<T> out, dq, dk_block, dv_block;

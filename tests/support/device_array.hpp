@@ -15,8 +15,7 @@
 
 namespace slip::testing {
 
-template <class T>
-T canary() {
+template <class T> T canary() {
   T x;
   std::memset(&x, 0xa5, sizeof x);
   if constexpr (!std::is_integral_v<T>)
@@ -25,8 +24,7 @@ T canary() {
   return x;
 }
 
-template <class T>
-class DeviceArray {
+template <class T> class DeviceArray {
  public:
   // An output. `rows` = 1 for what a kernel takes as a plain pointer.
   DeviceArray(const Queue& q, int64_t rows, int64_t cols) : DeviceArray(q, rows, cols, nullptr) {}
@@ -101,9 +99,6 @@ class DeviceArray {
   Buffer buffer_;
 };
 
-template <class T>
-View2<const T> const_view(const DeviceArray<T>& a) {
-  return a.view();
-}
+template <class T> View2<const T> const_view(const DeviceArray<T>& a) { return a.view(); }
 
 }  // namespace slip::testing

@@ -5,8 +5,7 @@
 namespace slip::testing {
 
 // d f / d m, element by element; f reads m. The error is of order step^2.
-template <class F>
-Matrix finite_difference(Matrix& m, F&& f, double step = 1e-5) {
+template <class F> Matrix finite_difference(Matrix& m, F&& f, double step = 1e-5) {
   Matrix gradient(m.rows, m.cols);
   for (size_t i = 0; i < m.values.size(); ++i) {
     const double x = m.values[i];

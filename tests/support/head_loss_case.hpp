@@ -57,8 +57,7 @@ inline LossAnswer reference(const LossProblem& p) {
   return r;
 }
 
-template <class T>
-struct LossRun {
+template <class T> struct LossRun {
   DeviceArray<T> dhidden;
   DeviceArray<Acc<T>> nll, weight;
   DeviceArray<uint8_t> correct;

@@ -11,8 +11,7 @@
 
 namespace slip::testing {
 
-template <Device device, class T>
-struct BackEnd {
+template <Device device, class T> struct BackEnd {
   static constexpr Device kDevice = device;
   using Type = T;
 };
@@ -23,16 +22,14 @@ using BackEnds = ::testing::Types<BackEnd<Device::cpu, float>, BackEnd<Device::c
 #endif
 
 struct BackEndName {
-  template <class B>
-  static std::string GetName(int) {
+  template <class B> static std::string GetName(int) {
     using T = typename B::Type;
     const char* type = sizeof(T) == 2 ? "bf16" : sizeof(T) == 4 ? "float" : "double";
     return std::string(B::kDevice == Device::cpu ? "cpu_" : "cuda_") + type;
   }
 };
 
-template <class B>
-class KernelTest : public ::testing::Test {
+template <class B> class KernelTest : public ::testing::Test {
  protected:
   const Queue& queue() const { return queue_.get(); }
 
@@ -41,8 +38,7 @@ class KernelTest : public ::testing::Test {
 };
 
 // got agrees with the reference as well as its type allows
-template <class T>
-::testing::AssertionResult agrees(const DeviceArray<T>& got, const Matrix& want) {
+template <class T>::testing::AssertionResult agrees(const DeviceArray<T>& got, const Matrix& want) {
   return near(got.values(), want.values, kTol<T>);
 }
 // An fp32 result of bf16 arithmetic has the tolerance of bf16.
@@ -51,8 +47,7 @@ template <class T, class U>
   return near(got.values(), want.values, kTol<T>);
 }
 // the same bits: for copies, whole numbers, and the same call made twice
-template <class T>
-::testing::AssertionResult same_bits(const DeviceArray<T>& a, const DeviceArray<T>& b) {
+template <class T>::testing::AssertionResult same_bits(const DeviceArray<T>& a, const DeviceArray<T>& b) {
   const std::vector<T> x = a.elements(), y = b.elements();
   if (x.size() != y.size() || x.empty()) {
     return ::testing::AssertionFailure() << x.size() << " and " << y.size() << " elements";

@@ -12,8 +12,7 @@
 namespace slip::testing {
 
 // The value as an element of T: one rounding.
-template <class T>
-T make_element(double x) {
+template <class T> T make_element(double x) {
   if constexpr (__is_same(T, Bf16)) {
     return to_bf16(static_cast<float>(x));
   } else {
@@ -21,10 +20,7 @@ T make_element(double x) {
   }
 }
 inline double element_value(Bf16 x) { return to_float(x); }
-template <class T>
-double element_value(T x) {
-  return static_cast<double>(x);
-}
+template <class T> double element_value(T x) { return static_cast<double>(x); }
 
 struct Matrix {
   int64_t rows = 0, cols = 0;
@@ -41,15 +37,19 @@ struct Matrix {
   View2<const double> view() const { return {values.data(), rows, cols}; }
 };
 
+inline Matrix plus(Matrix a, const Matrix& b) {
+  require(a.values.size() == b.values.size(), "plus: shapes differ");
+  for (size_t i = 0; i < a.values.size(); ++i) a.values[i] += b.values[i];
+  return a;
+}
+
 // A row of values: what a kernel takes as a plain pointer.
-template <class N>
-Matrix row_of(const std::vector<N>& v) {
+template <class N> Matrix row_of(const std::vector<N>& v) {
   return Matrix(1, static_cast<int64_t>(v.size()), std::vector<double>(v.begin(), v.end()));
 }
 
 // Each value as T holds it, so that the reference in double sees what the kernel sees.
-template <class T>
-Matrix rounded(Matrix m) {
+template <class T> Matrix rounded(Matrix m) {
   for (double& x : m.values) x = element_value(make_element<T>(x));
   return m;
 }

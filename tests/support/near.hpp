@@ -15,12 +15,9 @@ struct Tolerance {
   double abs, rel;  // element by element: |got - want| <= abs + rel |want|
   double norm;      // all together: |got - want| <= norm |want|, Euclidean
 };
-template <class T>
-inline constexpr Tolerance kTol = {2e-5, 2e-5, 5e-6};  // float
-template <>
-inline constexpr Tolerance kTol<double> = {1e-10, 1e-10, 1e-11};
-template <>
-inline constexpr Tolerance kTol<Bf16> = {3e-2, 2e-2, 1e-2};
+template <class T> inline constexpr Tolerance kTol = {2e-5, 2e-5, 5e-6};  // float
+template <> inline constexpr Tolerance kTol<double> = {1e-10, 1e-10, 1e-11};
+template <> inline constexpr Tolerance kTol<Bf16> = {3e-2, 2e-2, 1e-2};
 
 namespace detail {
 inline ::testing::AssertionResult comparable(std::span<const double> got, std::span<const double> want) {

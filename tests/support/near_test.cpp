@@ -14,8 +14,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-template <class T>
-class Near : public ::testing::Test {};
+template <class T> class Near : public ::testing::Test {};
 using Types = ::testing::Types<float, double, Bf16>;
 TYPED_TEST_SUITE(Near, Types);
 
@@ -75,8 +74,7 @@ TEST(NearTest, ZeroWantNeedsZeroGotOfTheNorm) {
 }
 
 // The arrays that tests hand to kernels.
-template <class T>
-class Array : public ::testing::Test {};
+template <class T> class Array : public ::testing::Test {};
 using ArrayTypes = ::testing::Types<float, double, Bf16, int, uint8_t>;
 TYPED_TEST_SUITE(Array, ArrayTypes);
 
