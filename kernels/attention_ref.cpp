@@ -1,4 +1,5 @@
 // The specification of kernels/attention.hpp: one query row after the other, every score in double.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 

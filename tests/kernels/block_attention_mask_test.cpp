@@ -1,4 +1,5 @@
 // Who sees whom: tables drawn by hand against the rule, against the reference and against every back end.
+#include <algorithm>
 #include <string>
 
 #include "support/block_attention_case.hpp"
