@@ -36,6 +36,7 @@ template <class T> class DrafterRank {
     return frozen_weights<T>(o_, in_, {plan_.ranks == 1 ? in_.last_tap + 1 : 0, true}, arena, queue_);
   }
   bool writes() const { return ranks_.drafter_index() == 0; }
+  bool saves() const { return !o_.synthetic || o_.publish; }
   Deadline deadline() const { return deadline_in(o_.config.comm.timeout_s); }
 
   void load_start();
@@ -229,7 +230,7 @@ template <class T> void DrafterRank<T>::save(const char* why) {
   if (saved_step_ == state_.step) return;
   saved_step_ = state_.step;
   if (!writes()) return;
-  if (o_.synthetic && !o_.publish) return log_info("no checkpoint is written: the weights are synthetic (--publish-synthetic writes it)");
+  if (!saves()) return log_info("no checkpoint is written: the weights are synthetic (--publish-synthetic writes it)");
   const int64_t n = drafter_.layout.count, bytes = n * static_cast<int64_t>(sizeof(float));
   SavedOptimizer host;
   for (auto [to, from] : {std::pair{&host.master, optimizer_.master}, {&host.m, optimizer_.m}, {&host.v, optimizer_.v}}) {
@@ -283,9 +284,10 @@ template <class T> int DrafterRank<T>::run() {
     log_info(fmt::format("stopped after step {} of {}; go on with --resume auto", state_.step, state_.total_steps));
     return kStopped;
   }
-  log_info(fmt::format("done: {} steps in {:.1f} s{}; the drafter is {}/step-{:08}/drafter", state_.step, seconds_since(started_),
-                       in_.eval ? fmt::format(", held-out acceptance length {:.2f} -> {:.2f}", log_->first_acceptance(), log_->last_acceptance()) : "",
-                       checkpoint_folder(o_.config), state_.step));
+  std::string done = fmt::format("done: {} steps in {:.1f} s", state_.step, seconds_since(started_));
+  if (in_.eval) done += fmt::format(", held-out acceptance length {:.2f} -> {:.2f}", log_->first_acceptance(), log_->last_acceptance());
+  if (saves()) done += fmt::format("; the drafter is {}/step-{:08}/drafter", checkpoint_folder(o_.config), state_.step);
+  log_info(done);
   return kOk;
 }
 
