@@ -11,8 +11,8 @@ FeatureFeed<T>::FeatureFeed(const RunOptions& o, const RunInputs& in, const Plan
   const FeatureShape shape = feature_shape(o, in);
   const int64_t slot_values = shape.slot_bytes() / 2;
   if (plan.ranks == 1) {
-    local_.emplace(Local{{in.target, weights, make_target_buffers<T>(in.target, shape.max_tokens, arena, queue)},
-                         PackedRow("target.row", shape.max_tokens, arena), arena.take<Bf16>("features.slot", slot_values, "data.row_tokens")});
+    local_.emplace(Local{make_target<T>(o, in, weights, arena, queue), PackedRow("target.row", shape.max_tokens, arena),
+                         arena.take<Bf16>("features.slot", slot_values, "data.row_tokens")});
     return;
   }
   const int slots = static_cast<int>(o.config.roles.queue_rows);

@@ -33,6 +33,13 @@ TrainerState fresh_state(const RunOptions& o, const RunInputs& in) {
   return s;
 }
 
+void check_attention(const RunOptions& o, const TargetModel& target) {
+  if (o.config.target.attention != "cudnn") return;
+  if (o.device == Device::cpu) fail_usage("target.attention: cudnn needs a GPU, and this run is on the CPU");
+  const std::string problem = cudnn_attention_problem(target_attention(target));
+  if (!problem.empty()) fail_usage(fmt::format("target.attention: cudnn cannot be used: {}", problem));
+}
+
 // Finds the checkpoint to continue and refuses what contradicts it.
 void choose_start(const RunOptions& o, RunInputs& in) {
   in.state = fresh_state(o, in);
@@ -88,6 +95,7 @@ RunInputs read_inputs(const RunOptions& o) {
   in.target = read_target_config(c.target.path);
   in.drafter = c.drafter.config.empty() ? read_drafter_config(c.drafter.init_from) : read_new_drafter_config(c.drafter.config, in.target);
   check_fit(in.drafter, in.target, c.target.path);
+  check_attention(o, in.target);
   if (in.drafter.block > kMaxBlock) fail_usage(fmt::format("{}: block_size {} is above the supported {}", in.drafter.source, in.drafter.block, kMaxBlock));
   in.corpus.emplace(expand_globs(c.data.tokens), cut_length(c.data));
   if (!c.eval.tokens.empty()) in.eval.emplace(expand_globs(c.eval.tokens), cut_length(c.data));

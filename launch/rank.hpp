@@ -6,6 +6,7 @@
 #include "launch/inputs.hpp"
 #include "launch/plan.hpp"
 #include "model/synthetic.hpp"
+#include "model/target.hpp"
 #if SLIP_HAVE_CUDA
 #include "comm/nccl.hpp"
 #endif
@@ -34,6 +35,10 @@ TargetWeights<T> frozen_weights(const RunOptions& o, const RunInputs& in, const 
   if (o.synthetic) return synthetic_target<T>(in.target, parts, o.config.data.seed, arena, queue);
   return load_target<T>(in.target, WeightFolder(o.config.target.path), parts, arena, queue);
 }
+
+// The target with room for rows of data.row_tokens tokens, and with the attention that target.attention names.
+template <class T>
+Target<T> make_target(const RunOptions&, const RunInputs&, TargetWeights<T>, Arena&, const Queue&);
 
 // Memory of each role by name, as the loops take it.
 template <class T> std::vector<Arena::Entry> target_memory(const RunOptions&, const RunInputs&, const Plan&);

@@ -25,8 +25,7 @@ int ring_size(const RunOptions& o, const RunInputs& in, const Plan& plan) {
 template <class T>
 TargetRank<T> make_target_rank(const RunOptions& o, const RunInputs& in, const Plan& plan, Arena& arena, const Queue& queue) {
   const int64_t tokens = o.config.data.row_tokens;
-  Target<T> target{in.target, frozen_weights<T>(o, in, {in.last_tap + 1, false}, arena, queue),
-                   make_target_buffers<T>(in.target, tokens, arena, queue)};
+  Target<T> target = make_target<T>(o, in, frozen_weights<T>(o, in, {in.last_tap + 1, false}, arena, queue), arena, queue);
   PackedRow row("target.row", tokens, arena);
   const int taps = ring_size(o, in, plan);
   Bf16* ring = arena.take<Bf16>("target.ring", taps * tokens * in.target.hidden, "roles.queue_rows");
@@ -34,6 +33,19 @@ TargetRank<T> make_target_rank(const RunOptions& o, const RunInputs& in, const P
 }
 
 }  // namespace
+
+template <class T>
+Target<T> make_target(const RunOptions& o, const RunInputs& in, TargetWeights<T> weights, Arena& arena, const Queue& queue) {
+  const int64_t tokens = o.config.data.row_tokens;
+  Target<T> target{in.target, std::move(weights), make_target_buffers<T>(in.target, tokens, arena, queue)};
+  if (o.config.target.attention != "cudnn") return target;
+  target.cudnn = make_cudnn_attention(in.target, tokens, arena);
+  if (!arena.measuring()) {
+    log_info(fmt::format("cuDNN {} attention plan built in {:.1f} s (compiles its kernel through NVRTC)", cudnn_version(),
+                         target.cudnn->build_seconds()));
+  }
+  return target;
+}
 
 template <class T> std::vector<Arena::Entry> target_memory(const RunOptions& o, const RunInputs& in, const Plan& plan) {
   Arena arena(o.device, Arena::Mode::measure);
@@ -70,9 +82,11 @@ void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Rank
                        me, s.rows, s.busy_s, s.wait_request_s, s.wait_ring_s));
 }
 
+template Target<float> make_target(const RunOptions&, const RunInputs&, TargetWeights<float>, Arena&, const Queue&);
 template std::vector<Arena::Entry> target_memory<float>(const RunOptions&, const RunInputs&, const Plan&);
 template void run_target<float>(const RunOptions&, const RunInputs&, const Plan&, Ranks&, const Queue&);
 #if SLIP_HAVE_CUDA
+template Target<Bf16> make_target(const RunOptions&, const RunInputs&, TargetWeights<Bf16>, Arena&, const Queue&);
 template std::vector<Arena::Entry> target_memory<Bf16>(const RunOptions&, const RunInputs&, const Plan&);
 template void run_target<Bf16>(const RunOptions&, const RunInputs&, const Plan&, Ranks&, const Queue&);
 #endif

@@ -1,5 +1,7 @@
-# Finds the CUDA toolkit, NCCL and cuDNN; sets SLIP_HAVE_CUDA. A build without them has the CPU back end only.
+# Finds the CUDA toolkit, NCCL and cuDNN; sets SLIP_HAVE_CUDA and SLIP_HAVE_CUDNN. A build without CUDA and NCCL has the
+# CPU back end only, one without cuDNN no target.attention=cudnn.
 set(SLIP_HAVE_CUDA OFF)
+set(SLIP_HAVE_CUDNN OFF)
 if(SLIP_WITH_CUDA)
   if(NOT DEFINED CMAKE_CUDA_COMPILER)
     find_program(nvcc_path nvcc HINTS /usr/local/cuda/bin $ENV{CUDA_HOME}/bin)
@@ -23,6 +25,7 @@ if(SLIP_WITH_CUDA)
     find_package(CUDNN)
     if(NCCL_FOUND)
       set(SLIP_HAVE_CUDA ON)
+      set(SLIP_HAVE_CUDNN ${CUDNN_FOUND})
     else()
       message(WARNING "nvcc is here but NCCL is not: building the CPU back end only (-DNCCL_ROOT=DIR names it)")
     endif()

@@ -80,6 +80,7 @@ std::vector<std::string> contradictions(const Config& c) {
   one_of("train.label_mask", c.train.label_mask, {"prefix", "pointwise"});
   one_of("train.schedule", c.train.schedule, {"cosine", "wsd", "linear", "constant"});
   one_of("train.precision", c.train.precision, {"bf16", "fp32"});
+  refuse(c.target.attention == "cudnn" && c.train.precision == "fp32", "target.attention: cudnn computes in bf16, train.precision is fp32");
   refuse(c.target.path.empty(), "target.path: not set");
   refuse(c.data.tokens.empty() && c.data.features.empty(), "data.tokens: not set (and neither is data.features)");
   refuse(!c.data.tokens.empty() && !c.data.features.empty(), "data.tokens and data.features: only one of them can be set");

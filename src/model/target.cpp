@@ -100,6 +100,12 @@ TargetBuffers<T> make_target_buffers(const TargetModel& m, int64_t max_tokens, A
           .act = arena.take2<T>("target.act", max_tokens, m.intermediate, key)};
 }
 
+std::unique_ptr<CudnnAttention> make_cudnn_attention(const TargetModel& m, int64_t max_tokens, Arena& arena) {
+  const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
+  const CudnnAttention::Limits limits{target_attention(m), q + 2 * kv, q, max_tokens};
+  return std::make_unique<CudnnAttention>("target.cudnn", limits, arena);
+}
+
 template <class T>
 void target_forward(const Target<T>& target, const Packed& in, const std::vector<int64_t>& taps, const Queue& queue,
                     const std::function<void(int, View2<const T>)>& on_tap) {
@@ -122,8 +128,7 @@ void target_forward(const Target<T>& target, const Packed& in, const std::vector
     matmul<T, T>({Product::nt, y, w.qkv, qkv}, queue);
     head_rope_fwd<T>({.x = q, .heads = heads, .head_dim = d, .gain = w.q_norm, .eps = m.eps, .table = b.rope, .position = in.position, .y = q, .inv_rms = nullptr}, queue);
     head_rope_fwd<T>({.x = k, .heads = kv_heads, .head_dim = d, .gain = w.k_norm, .eps = m.eps, .table = b.rope, .position = in.position, .y = k, .inv_rms = nullptr}, queue);
-    const AttentionShape shape{.heads = heads, .kv_heads = kv_heads, .head_dim = d, .scale = attention_scale(d)};
-    causal_attention_fwd<T>({.shape = shape, .q = q, .k = k, .v = v, .cu = in.cu, .cu_host = in.cu_host, .documents = in.documents, .out = attention}, queue);
+    causal_attention_fwd<T>({.shape = target_attention(m), .q = q, .k = k, .v = v, .cu = in.cu, .cu_host = in.cu_host, .documents = in.documents, .out = attention}, target.cudnn.get(), queue);
     matmul<T, T>({Product::nt, attention, w.o, delta}, queue);
     rmsnorm_fwd<T>({.x = x, .add = delta, .sum = x, .gain = w.post_norm, .eps = m.eps, .y = y, .inv_rms = nullptr}, queue);
     matmul<T, T>({Product::nt, y, w.gate_up, gate_up}, queue);

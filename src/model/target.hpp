@@ -2,9 +2,11 @@
 // (target-models.md 2, 4, 5, 10). No KV cache, no logits, no final norm; it stops after the last tap.
 #pragma once
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "io/safetensors.hpp"
+#include "kernels/attention_cudnn.hpp"
 #include "model/packed.hpp"
 
 namespace slip {
@@ -41,7 +43,15 @@ template <class T> struct Target {
   TargetModel model;
   TargetWeights<T> weights;
   TargetBuffers<T> buffers;
+  std::unique_ptr<CudnnAttention> cudnn;  // bf16 on a GPU: instead of our attention
 };
+
+inline AttentionShape target_attention(const TargetModel& m) {
+  const int d = static_cast<int>(m.head_dim);
+  return {.heads = static_cast<int>(m.heads), .kv_heads = static_cast<int>(m.kv_heads), .head_dim = d, .scale = attention_scale(d)};
+}
+// For the rows that `make_target_buffers` makes room for. Compiles: see kernels/attention_cudnn.hpp.
+std::unique_ptr<CudnnAttention> make_cudnn_attention(const TargetModel&, int64_t max_tokens, Arena&);
 
 // on_tap(i, stream): the stream (tokens, H) after layer taps[i] is queued; it is overwritten by what is queued after
 // the call returns. Order of calls: ascending layers.

@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -130,6 +131,16 @@ TEST(Config, EitherOrKeys) {
   c.train.gamma = -0.5;
   EXPECT_THAT(contradictions(c), Contains(HasSubstr("train.gamma")));
   c.train.gamma = -1;
+  EXPECT_THAT(contradictions(c), IsEmpty());
+}
+
+TEST(Config, CudnnComputesInBf16) {
+  Config c = complete();
+  c.target.attention = "cudnn";
+  EXPECT_THAT(contradictions(c), IsEmpty());
+  c.train.precision = "fp32";
+  EXPECT_THAT(contradictions(c), ElementsAre(AllOf(HasSubstr("target.attention"), HasSubstr("fp32"))));
+  c.target.attention = "native";
   EXPECT_THAT(contradictions(c), IsEmpty());
 }
 
