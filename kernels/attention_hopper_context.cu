@@ -11,13 +11,14 @@ namespace {
 using namespace hopper;
 
 template <int D, bool kSplit> struct ContextTile {
-  static constexpr int kKeys = kSplit ? 64 : 128, kStages = 3;
+  static constexpr int kKeys = kSplit ? 64 : 128;
+  static constexpr int kStages = kSplit ? 4 : 3;  // split: two for each warpgroup
   static constexpr int kTile = kKeys * D * 2, kChunk = kKeys * 128;
   static constexpr int kQ = kRows * D * 2, kQChunk = kRows * 128, kStage = 2 * kQ;
   static constexpr int kStats = 2 * kTile + kStages * kStage;  // of a stage: lse2, delta, bounds of 64 rows
   static constexpr int kStat = 1024;
   static constexpr int kSwap = kStats + kStages * kStat;
-  static constexpr int kBars = kSwap + (kSplit ? 2 * kRows * D * 4 : 0);
+  static constexpr int kBars = kSwap + (kSplit ? kRows * D * 4 : 0);
   static constexpr int kBytes = kBars + 256 + 1024;
   static_assert(kBytes <= kMaxSharedBytes);
 };
@@ -58,6 +59,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t k_tile = pool, v_tile = pool + C::kTile, stages = pool + 2 * C::kTile;
   auto full = [&](int s) { return bars + 8 * s; };
   auto empty = [&](int s) { return bars + 8 * (kStages + s); };
+  // Step n of a warpgroup's queue. The queues of the split form are apart: a warpgroup that saw only every
+  // other lap of a stage could take the lap before last for the one it waits for.
+  auto stage_of = [](int w, int n) { return kSplit ? 2 * w + n % 2 : n % kStages; };
+  auto parity_of = [](int n) { return uint32_t(n / (kSplit ? 2 : kStages) & 1); };
   const uint32_t kv_full = bars + 16 * kStages, kv_empty = kv_full + 8;
   const int wg = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
@@ -73,7 +78,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (wg == 0) {
     registers_down<24>();
     if (warp == 0 && lane == 0) {
-      Ring<kStages> ring;
+      int taken[2] = {0, 0};  // steps of each warpgroup's queue; shared: of the one queue
       uint32_t kv_parity = 1;
       const int stat_bytes = 2 * kRows * 4 + a.unit_tokens * int(sizeof(Bounds));
 #pragma unroll 1
@@ -89,13 +94,14 @@ __global__ void __launch_bounds__(kThreads, 1)
           tma_load(v_tile + c * C::kChunk, map_v, kv_full, 64 * c, tile * C::kKeys, g);
         }
 #pragma unroll 1
-        for (int unit = range.x; unit < range.y; ++unit) {
+        for (int unit = range.x, to = 0; unit < range.y; ++unit) {
           const int token = unit * a.unit_tokens;
 #pragma unroll 1
-          for (int head = g * a.group; head < (g + 1) * a.group; head += a.unit_heads, ring.next()) {
-            const int s = ring.stage;
+          for (int head = g * a.group; head < (g + 1) * a.group; head += a.unit_heads) {
+            const int n = to ? taken[1]++ : taken[0]++, s = stage_of(to, n);
+            if (kSplit) to ^= 1;
             const uint32_t q = stages + s * C::kStage, stat = pool + C::kStats + s * C::kStat;
-            mbar_wait(empty(s), ring.parity ^ 1);
+            mbar_wait(empty(s), parity_of(n) ^ 1);
             mbar_expect(full(s), C::kStage + stat_bytes);
             for (int c = 0; c < D / 64; ++c)
               tma_load(q + c * C::kQChunk, map_q, full(s), 64 * c, token, head);
@@ -115,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const uint64_t k_desc = k_major(k_tile + half * 8192), v_desc = k_major(v_tile + half * 8192);
     const uint64_t rows_k = k_major(stages),
                    rows_mn = mn_major(stages, C::kQChunk);  // queries; dout is kQ further
-    int done = 0;                                           // steps of the items before
+    int at = 0;                                             // step of this warpgroup's queue
     uint32_t kv_parity = 0;
 #pragma unroll 1
     for (int x = begin; x < end; ++x) {
@@ -132,11 +138,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       // The order keeps no more than one of S, dP ahead of what reads it: together they would not fit the
       // registers.
 #pragma unroll 1
-      for (int i = kSplit ? w : 0; i < steps; i += kTurn) {
-        const int at = done + i, st = at % kStages;
+      for (int i = kSplit ? w : 0; i < steps; i += kTurn, ++at) {
+        const int st = stage_of(w, at);
         const uint64_t off = step(st * C::kStage);
         const uint8_t* const stat = pool_at + C::kStats + st * C::kStat;
-        mbar_wait(full(st), at / kStages & 1);
+        mbar_wait(full(st), parity_of(at));
         pin(s);
         wgmma_fence();
 #pragma unroll
@@ -146,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         wgmma_commit();
         wgmma_wait<1>();  // dV and dK of the step before
         pin(dk), pin(dv);
-        if (i >= kTurn && lane == 0) mbar_arrive(empty((at - kTurn) % kStages));
+        if (i >= kTurn && lane == 0) mbar_arrive(empty(stage_of(w, at - 1)));
         pin(dp);
         wgmma_fence();
 #pragma unroll
@@ -209,38 +215,34 @@ __global__ void __launch_bounds__(kThreads, 1)
       pin(dk), pin(dv);
       if (lane == 0) {
         mbar_arrive(kv_empty);
-        const int mine = kSplit ? (steps - w + 1) / 2 : steps;
-        if (mine > 0) mbar_arrive(empty((done + (kSplit ? w : 0) + kTurn * (mine - 1)) % kStages));
+        if (!kSplit || w < steps) mbar_arrive(empty(stage_of(w, at - 1)));
       }
-      done += steps;
       const int key = first + row;
-      if constexpr (kSplit) {  // one finishes dK, the other dV; each hands its half of the other over
+      if constexpr (kSplit) {  // warpgroup 0 finishes dK, 1 dV; each hands its part of the other's over, 1
+                               // first
         float4* const swap = reinterpret_cast<float4*>(pool_at + C::kSwap) + threadIdx.x % 128;
-        constexpr int kHalf = 128 * D / 8;
-        if (w == 0) {
-#pragma unroll
-          for (int e = 0; e < D / 8; ++e)
-            swap[kHalf + e * 128] = {dv[4 * e], dv[4 * e + 1], dv[4 * e + 2], dv[4 * e + 3]};
-        } else {
+        if (w == 1) {
 #pragma unroll
           for (int e = 0; e < D / 8; ++e)
             swap[e * 128] = {dk[4 * e], dk[4 * e + 1], dk[4 * e + 2], dk[4 * e + 3]};
         }
         bar_sync(1, 256);
-        if (w == 0) {
+        if (w == 0) {  // a thread reads and writes its own places only
 #pragma unroll
           for (int e = 0; e < D / 8; ++e) {
             const float4 y = swap[e * 128];
             dk[4 * e] += y.x, dk[4 * e + 1] += y.y, dk[4 * e + 2] += y.z, dk[4 * e + 3] += y.w;
+            swap[e * 128] = {dv[4 * e], dv[4 * e + 1], dv[4 * e + 2], dv[4 * e + 3]};
           }
-        } else {
+        }
+        bar_sync(2, 256);
+        if (w == 1) {
 #pragma unroll
           for (int e = 0; e < D / 8; ++e) {
-            const float4 y = swap[kHalf + e * 128];
+            const float4 y = swap[e * 128];
             dv[4 * e] += y.x, dv[4 * e + 1] += y.y, dv[4 * e + 2] += y.z, dv[4 * e + 3] += y.w;
           }
         }
-        bar_sync(2, 256);  // the exchange buffer may be written again
       }
       if (!kSplit || w == 0) add_rows(a.dk, key, g * D + col, dk, a.scale);
       if (!kSplit || w == 1) add_rows(a.dv, key, g * D + col, dv, 1.f);
