@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <utility>
 
 #include "comm/collectives.hpp"
 #include "core/log.hpp"
@@ -14,7 +15,8 @@ void check(ncclResult_t rc, Where at) {
   fail_peer(fmt::format("NCCL: {}: {}", ncclGetErrorString(rc), ncclGetLastError(nullptr)), at);
 }
 
-NcclComm::NcclComm(const Comm& comm, const std::string& name, const Deadline& deadline) : peers_(comm.peers()), name_(name) {
+NcclComm::NcclComm(const Comm& comm, const std::string& name, const Deadline& deadline)
+    : NcclComm(comm.peers(), name) {  // delegates: when this fails, the destructor runs
   ncclUniqueId id{};
   if (comm.rank() == 0) check(ncclGetUniqueId(&id));
   broadcast(comm, 0, &id, sizeof id, deadline, "the id of a NCCL communicator");
@@ -28,7 +30,7 @@ NcclComm::~NcclComm() {
   if (comm_ == nullptr) return;
   // Destroying waits for the peers; with an exception in flight they may be gone.
   if (std::uncaught_exceptions() > 0) {
-    ncclCommAbort(comm_);
+    abort();
     return;
   }
   ncclCommFinalize(comm_);
@@ -39,13 +41,22 @@ NcclComm::~NcclComm() {
     ncclCommDestroy(comm_);
   } else {
     log_warn(fmt::format("NCCL communicator {} would not end: aborted", name_));
-    ncclCommAbort(comm_);
+    abort();
   }
+}
+
+ncclComm_t NcclComm::get() const {
+  if (comm_ == nullptr) fail_peer(fmt::format("the NCCL communicator {} was aborted", name_));
+  return comm_;
+}
+
+void NcclComm::abort() noexcept {
+  if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
 }
 
 void NcclComm::check_async() const {
   ncclResult_t state = ncclSuccess;
-  check(ncclCommGetAsyncError(comm_, &state));
+  check(ncclCommGetAsyncError(get(), &state));
   check(state);
 }
 
@@ -53,7 +64,7 @@ void NcclComm::settle(const Deadline& deadline, const char* what) const {
   Wait waiting(peers_, deadline, what, -1);
   for (;;) {
     ncclResult_t state = ncclSuccess;
-    check(ncclCommGetAsyncError(comm_, &state));
+    check(ncclCommGetAsyncError(get(), &state));
     if (state == ncclSuccess) return;
     check(state);
     waiting.pause();

@@ -21,7 +21,8 @@ class NcclComm {
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
-  ncclComm_t get() const { return comm_; }
+  ncclComm_t get() const;  // fails when it was aborted
+  void abort() noexcept;   // what is queued ends now, and peers see an error; nothing can be posted any more
   void check_async() const;  // fails when NCCL has seen an error, of a peer or its own
   // Waits until an operation that was posted has been taken by NCCL (non-blocking communicators answer "in progress").
   void settle(const Deadline&, const char* what) const;
@@ -29,6 +30,8 @@ class NcclComm {
   void wait(const Event& done, const Deadline&, const char* what) const;
 
  private:
+  NcclComm(const Peers& peers, const std::string& name) : peers_(peers), name_(name) {}
+
   const Peers& peers_;
   std::string name_;
   ncclComm_t comm_ = nullptr;

@@ -58,7 +58,7 @@ endfunction()
 
 # slip_mpi_test(NAME [SOURCES] a.cpp... [RANKS 2 4] [LABEL mpi|gpu] [LIBS slip_comm...] [TIMEOUT seconds])
 # One ctest per number of ranks, NAME_2 and NAME_4. support/mpi_main.cpp is its main: initialises MPI, and the
-# verdict is the worst of all ranks.
+# verdict is the worst of all ranks. A gpu test (LIBS with slip_kernels) without a device returns 77: skipped.
 function(slip_mpi_test name)
   cmake_parse_arguments(PARSE_ARGV 1 t "" "TIMEOUT;LABEL" "SOURCES;LIBS;RANKS")
   set(sources ${t_SOURCES} ${t_UNPARSED_ARGUMENTS})
@@ -75,7 +75,13 @@ function(slip_mpi_test name)
     slip_skipped_gpu_test(${name})
     return()
   endif()
+  if(t_LABEL STREQUAL "gpu")
+    list(APPEND sources ${CMAKE_SOURCE_DIR}/tests/support/mpi_main.cpp)
+  endif()
   slip_test_executable(${name} slip_mpi_test_main "${sources}" "${t_LIBS}")
+  if(t_LABEL STREQUAL "gpu")
+    target_compile_definitions(${name} PRIVATE SLIP_TEST_GPU=1)
+  endif()
   foreach(ranks IN LISTS t_RANKS)
     add_test(NAME ${name}_${ranks} COMMAND
       ${MPIEXEC_EXECUTABLE} -n ${ranks} --oversubscribe --bind-to none $<TARGET_FILE:${name}>)
