@@ -1,5 +1,120 @@
+// `inspect`: what is at a path, recognised by what is in it and not by its name. Nothing is ever written.
+#include "apps/inspect.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+
 #include "apps/commands.hpp"
-#include "core/check.hpp"
+#include "apps/inspect_text.hpp"
+#include "core/log.hpp"
+#include "io/file.hpp"
+
 namespace slip {
-int run_inspect(const Arguments&) { fail_usage("inspect"); }
+namespace fs = std::filesystem;
+namespace {
+
+struct Kind {
+  Facts (*facts)(const std::string&, const InspectOptions&);
+  std::string (*text)(const Facts&);
+};
+constexpr Kind kTokenShard{token_shard_facts, token_shard_text},
+    kSafetensors{safetensors_facts, safetensors_text}, kModel{model_facts, model_text},
+    kCheckpoint{checkpoint_facts, checkpoint_text}, kCheckpoints{checkpoints_facts, checkpoints_text},
+    kRun{run_facts, run_text};
+
+bool begins_with(const fs::path& name, const char* start) { return name.string().rfind(start, 0) == 0; }
+
+const Kind* recognise_folder(const fs::path& folder) {
+  std::error_code ignored;
+  const auto has = [&](const char* name) { return fs::exists(folder / name, ignored); };
+  if (has("metrics.jsonl") || has("config.ini")) return &kRun;
+  if (has("manifest.json") || has("state/trainer.json") || begins_with(folder.filename(), "step-"))
+    return &kCheckpoint;
+  if (has("latest")) return &kCheckpoints;
+  for (const fs::directory_entry& e : fs::directory_iterator(folder, ignored)) {
+    if (e.is_directory(ignored) && begins_with(e.path().filename(), "step-")) return &kCheckpoints;
+  }
+  const bool weights = has("model.safetensors") || has("model.safetensors.index.json");
+  return weights || has("config.json") ? &kModel : nullptr;
+}
+
+const Kind* recognise_file(const std::string& path) {
+  const InputFile file(path);
+  std::string start(static_cast<size_t>(std::min<int64_t>(file.size(), 64)), '\0');
+  file.read(0, static_cast<int64_t>(start.size()), start.data());
+  if (start.rfind("\x89HDF\r\n\x1a\n", 0) == 0) return &kTokenShard;
+  // Eight bytes of length, then JSON; the reader says what is wrong with a file that only has the name.
+  const size_t first = start.find_first_not_of(" \t\r\n", std::min<size_t>(start.size(), 8));
+  const bool json = first != std::string::npos && start[first] == '{';
+  return json || path.ends_with(".safetensors") ? &kSafetensors : nullptr;
+}
+
+const Kind& recognise(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) fail_input(fmt::format("{}: no such file or folder", path));
+  const bool folder = fs::is_directory(path, ignored);
+  const Kind* kind = folder ? recognise_folder(path) : recognise_file(path);
+  if (kind != nullptr) return *kind;
+  fail_input(fmt::format("{}: {}", path,
+                         folder ? "no run directory (metrics.jsonl, config.ini), checkpoint (manifest.json), "
+                                  "folder of checkpoints (step-..., "
+                                  "latest) or model (config.json, model.safetensors) is in this folder"
+                                : "neither a token shard (HDF5) nor a safetensors file"));
+}
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+Facts inspect_path(const std::string& path, const InspectOptions& o, std::string& text) {
+  const Kind& kind = recognise(path);
+  Facts facts = kind.facts(path, o);
+  text = fmt::format("{}: {}\n{}", path, facts.at("kind").get<std::string>(), kind.text(facts));
+  for (const Facts& p : facts.at("problems")) text += fact_row("problem", value_text(p));
+  return facts;
+}
+
+}  // namespace
+
+int run_inspect(const Arguments& arguments) {
+  InspectOptions o;
+  std::vector<std::string> paths;
+  bool json = false;
+  Options options(
+      "inspect", "PATH... [--verify] [--json] [--tensors N]",
+      "Shows what is at each path: token shards, safetensors files, folders of targets and drafters, "
+      "checkpoints, folders of\n"
+      "checkpoints, run directories. Reads only. Exit code 3 when something is broken or unknown.");
+  options.positional(&paths, "path", "what to look at")
+      .flag("verify", &o.verify,
+            "read everything: token ids, mask values, checksums; NaN or infinity in a model's weights is a "
+            "problem")
+      .flag("json", &json, "one JSON object a line for each path")
+      .number("tensors", &o.tensors,
+              "rows of the table of tensors, and only those are read; 0: headers only; -1: all");
+  if (!options.parse(arguments)) return kOk;
+  if (paths.empty()) fail_usage("inspect: which path? (slipstream inspect --help shows the options)");
+  if (o.tensors < -1) fail_usage(fmt::format("--tensors: {} is below -1", o.tensors));
+
+  size_t bad = 0;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::string path = without_slash(paths[i]);
+    std::string text;
+    Facts facts{{"path", path}, {"kind", nullptr}, {"problems", Facts::array()}};
+    // One bad path of several does not hide the others.
+    const bool shown = attempt(facts, [&] { facts = inspect_path(path, o, text); });
+    bad += facts.at("problems").empty() ? 0 : 1;
+    if (json) std::cout << facts.dump(-1, ' ', false, Facts::error_handler_t::replace) << std::endl;
+    if (!json && shown) std::cout << (i > 0 ? "\n" : "") << text << std::flush;
+    for (const Facts& p : facts.at("problems"))
+      log_error(shown ? fmt::format("{}: {}", path, p.get<std::string>()) : p.get<std::string>());
+  }
+  return bad == 0 ? kOk : kBadInput;
+}
+
 }  // namespace slip
