@@ -1,0 +1,271 @@
+// The frozen target against values that another implementation computed, and what must hold for any weights.
+#include "model/target.hpp"
+
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "io/files.hpp"
+#include "support/near.hpp"
+
+namespace slip::testing {
+namespace {
+
+using Ids = std::vector<int32_t>;
+using Lengths = std::vector<int64_t>;
+
+// A target on the CPU and what its taps hold for given documents.
+class Rig {
+ public:
+  explicit Rig(const std::string& folder, int64_t layers = -1, int64_t max_tokens = 128)
+      : model_(read_target_config(folder)),
+        weights_(folder),
+        target_{
+            model_,
+            load_target<float>(model_, weights_, {layers < 0 ? model_.layers : layers, true}, arena_, queue_),
+            make_target_buffers<float>(model_, max_tokens, arena_, queue_)},
+        row_("row", max_tokens, arena_) {}
+
+  // (tokens, H) per tap, and the order in which they came
+  std::vector<std::vector<double>> taps(const Ids& ids, const Lengths& lengths,
+                                        const std::vector<int64_t>& taps) {
+    std::vector<std::vector<double>> out(taps.size());
+    order.clear();
+    target_forward<float>(target_, row_.set(ids, lengths, queue_), taps, queue_,
+                          [&](int i, View2<const float> x) {
+                            order.push_back(i);
+                            EXPECT_EQ(x.rows, static_cast<int64_t>(ids.size()));
+                            EXPECT_EQ(x.cols, model_.hidden);
+                            for (int64_t t = 0; t < x.rows; ++t)
+                              out[static_cast<size_t>(i)].insert(out[static_cast<size_t>(i)].end(), x.row(t),
+                                                                 x.row(t) + x.cols);
+                          });
+    return out;
+  }
+  const TargetWeights<float>& weights() const { return target_.weights; }
+  const TargetModel& model() const { return model_; }
+  std::vector<int> order;
+
+ private:
+  Queue queue_;
+  Arena arena_{Device::cpu};
+  TargetModel model_;
+  WeightFolder weights_;
+  Target<float> target_;
+  PackedRow row_;
+};
+
+std::string golden(const std::string& name) { return std::string(SLIP_SOURCE_DIR) + "/tests/golden/" + name; }
+
+class GoldenTarget : public ::testing::TestWithParam<const char*> {
+ protected:
+  GoldenTarget()
+      : file_(nlohmann::json::parse(std::ifstream(golden("target_golden.json")))),
+        values(file_["targets"][GetParam()]) {
+    file_["input_ids"].get_to(ids);
+    const auto cu = file_["cu_seqlens"].get<std::vector<int64_t>>();
+    for (size_t d = 1; d < cu.size(); ++d) lengths.push_back(cu[d] - cu[d - 1]);
+    file_["tokens"].get_to(tokens);
+  }
+  nlohmann::json file_;
+
+ public:
+  nlohmann::json values;
+  Ids ids;
+  Lengths lengths;
+  std::vector<int64_t> tokens;
+};
+
+TEST_P(GoldenTarget, ResidualStreamAfterEveryLayer) {
+  Rig rig(golden(GetParam()));
+  const auto taps = rig.taps(ids, lengths, {0, 1, 2, 3});
+  ASSERT_EQ(values["layers"].size(), taps.size());
+  for (size_t l = 0; l < taps.size(); ++l) {
+    SCOPED_TRACE("layer " + std::to_string(l));
+    std::vector<double> got, want;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      for (int64_t c = 0; c < 3; ++c)
+        got.push_back(taps[l][static_cast<size_t>(tokens[i] * rig.model().hidden + c)]);
+      for (const double x : values["layers"][l]["first"][i]) want.push_back(x);
+    }
+    EXPECT_TRUE(near(got, want, 2e-5, 0));
+    double sum = 0;
+    for (const double x : taps[l]) sum += x * x;
+    EXPECT_NEAR(std::sqrt(sum / static_cast<double>(taps[l].size())),
+                values["layers"][l]["rms_all"].get<double>(), 1e-6);
+  }
+  for (int64_t c = 0; c < 3; ++c) {
+    EXPECT_EQ(rig.weights().embed.at(ids[0], c),
+              values["embed"]["first"][static_cast<size_t>(c)].get<float>());
+  }
+}
+
+TEST_P(GoldenTarget, PackedEqualsSeparate) {
+  Rig rig(golden(GetParam()));
+  const auto packed = rig.taps(ids, lengths, {3});
+  const Ids first(ids.begin(), ids.begin() + lengths[0]), second(ids.begin() + lengths[0], ids.end());
+  std::vector<double> apart = rig.taps(first, {lengths[0]}, {3})[0];
+  const auto rest = rig.taps(second, {lengths[1]}, {3})[0];
+  apart.insert(apart.end(), rest.begin(), rest.end());
+  EXPECT_TRUE(near(packed[0], apart, 1e-6, 1e-6));
+  // as one document it is another text
+  EXPECT_FALSE(near(rig.taps(ids, {79}, {3})[0], apart, 1e-3, 0));
+}
+
+TEST_P(GoldenTarget, WhatOneDocumentSaysDoesNotReachTheOther) {
+  Rig rig(golden(GetParam()));
+  const int64_t from = lengths[0] * rig.model().hidden;
+  const auto before = rig.taps(ids, lengths, {3})[0];
+  Ids other = ids;
+  for (int64_t t = 0; t < lengths[0]; ++t)
+    other[static_cast<size_t>(t)] = (ids[static_cast<size_t>(t)] + 1) % 256;
+  const auto after = rig.taps(other, lengths, {3})[0];
+  const auto tail = [&](const std::vector<double>& v) {
+    return std::vector<double>(v.begin() + from, v.end());
+  };
+  EXPECT_EQ(tail(before), tail(after));
+  EXPECT_NE(before, after);
+}
+
+TEST_P(GoldenTarget, LaterTokensDoNotReachEarlierOnes) {
+  Rig rig(golden(GetParam()));
+  const auto before = rig.taps(ids, {79}, {3})[0];
+  Ids other = ids;
+  other[50] = (ids[50] + 1) % 256;
+  const auto after = rig.taps(other, {79}, {3})[0];
+  const int64_t at = 50 * rig.model().hidden;
+  EXPECT_TRUE(std::equal(before.begin(), before.begin() + at, after.begin()));
+  EXPECT_FALSE(std::equal(before.begin() + at, before.begin() + at + rig.model().hidden, after.begin() + at));
+}
+
+// Taps do not disturb the stream; it stops after the last one, and layers after that need not be loaded.
+TEST_P(GoldenTarget, AnyTapsInAnyOrder) {
+  Rig rig(golden(GetParam())), two(golden(GetParam()), 2);
+  const auto all = rig.taps(ids, lengths, {0, 1, 2, 3});
+  EXPECT_EQ(rig.order, (std::vector<int>{0, 1, 2, 3}));
+  const auto some = rig.taps(ids, lengths, {3, 0});
+  EXPECT_EQ(rig.order, (std::vector<int>{1, 0}));  // as they come
+  EXPECT_TRUE(near(some[0], all[3], 1e-6, 1e-6));
+  EXPECT_EQ(some[1], all[0]);
+  EXPECT_EQ(two.taps(ids, lengths, {1, 0})[0], all[1]);
+  EXPECT_NE(all[0], all[3]);
+  EXPECT_THROW(two.taps(ids, lengths, {2}), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, GoldenTarget, ::testing::Values("tiny-llama", "tiny-qwen3"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// A Llama whose attention gives nothing and whose layer l adds 2^l to every element: gate 32, where SiLU is
+// the identity, up 1, down 2^l / (8 * 32).
+class DoublingTarget : public ::testing::Test {
+ protected:
+  static constexpr int64_t kWidth = 8, kRows = 16;
+
+  void put(const std::string& name, const std::vector<int64_t>& shape, float value) {
+    int64_t count = 1;
+    for (const int64_t n : shape) count *= n;
+    data_.push_back(std::make_unique<std::vector<float>>(static_cast<size_t>(count), value));
+    tensors_.push_back({name, Dtype::f32, shape, data_.back()->data()});
+  }
+  void write(bool tied, const std::string& embedding = "model.embed_tokens.weight") {
+    put(embedding, {kRows, kWidth}, 1);
+    for (int64_t row = 0; row < kRows; ++row)
+      (*data_.back())[static_cast<size_t>(row * kWidth)] = 1 + static_cast<float>(row) / 64;
+    if (!tied) put("lm_head.weight", {kRows, kWidth}, 3);
+    for (int l = 0; l < 6; ++l) {
+      const std::string p = "model.layers." + std::to_string(l) + ".";
+      put(p + "input_layernorm.weight", {kWidth}, 1);
+      put(p + "post_attention_layernorm.weight", {kWidth}, 1);
+      for (const char* n : {"q", "k", "v", "o"})
+        put(p + "self_attn." + n + "_proj.weight", {kWidth, kWidth}, *n == 'o' ? 0.0f : 0.5f);
+      put(p + "mlp.gate_proj.weight", {kWidth, kWidth}, 32.0f / kWidth);
+      put(p + "mlp.up_proj.weight", {kWidth, kWidth}, 1.0f / kWidth);
+      put(p + "mlp.down_proj.weight", {kWidth, kWidth}, static_cast<float>(1 << l) / (32.0f * kWidth));
+    }
+    write_safetensors(folder_ / "model.safetensors", tensors_);
+    write_file(folder_ / "config.json",
+               R"({"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 6,
+      "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 4, "vocab_size": 16, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+      "max_position_embeddings": 64, "tie_word_embeddings": )" +
+                   std::string(tied ? "true" : "false") + "}");
+  }
+
+  TempFolder folder_;
+  std::vector<std::unique_ptr<std::vector<float>>> data_;
+  std::vector<TensorToWrite> tensors_;
+};
+
+// B4: with the taps [1, 3] every element has grown by 3 and by 15. One layer off would be 1 and 7, or 7
+// and 31.
+TEST_F(DoublingTarget, B4TheStateAfterTheLayer) {
+  write(true);
+  Rig rig(folder_.path());
+  const auto taps = rig.taps({0, 0, 0}, {2, 1}, {1, 3});
+  EXPECT_TRUE(near(taps[0], std::vector<double>(24, 1 + 3), 1e-4, 0));
+  EXPECT_TRUE(near(taps[1], std::vector<double>(24, 1 + 15), 1e-4, 0));
+}
+
+TEST_F(DoublingTarget, B9ATiedHeadIsTheEmbedding) {
+  write(true);
+  Rig rig(folder_.path());
+  EXPECT_EQ(rig.weights().head.data, rig.weights().embed.data);
+  EXPECT_EQ(rig.weights().head.rows, kRows);
+}
+
+TEST_F(DoublingTarget, AnUntiedHeadIsItsOwn) {
+  write(false);
+  Rig rig(folder_.path());
+  EXPECT_EQ(rig.weights().head.at(15, 7), 3);
+  EXPECT_EQ(rig.weights().embed.at(15, 7), 1);
+  EXPECT_EQ(rig.weights().embed.at(8, 0), 1.125f);
+}
+
+TEST_F(DoublingTarget, AHeadThatIsMissingIsNamed) {
+  write(true);
+  const std::string config = read_file(folder_ / "config.json");
+  write_file(folder_ / "config.json", config.substr(0, config.rfind("true")) + "false}");
+  expect_refused([&] { Rig rig(folder_.path()); }, kBadInput, {"lm_head.weight"});
+}
+
+TEST_F(DoublingTarget, B14TheEmbeddingOfAWrappedModel) {
+  write(true, "model.language_model.embed_tokens.weight");
+  EXPECT_EQ(Rig(folder_.path()).weights().embed.at(8, 0), 1.125f);
+}
+
+TEST_F(DoublingTarget, B14NoEmbeddingShowsWhatThereIs) {
+  write(true, "decoder.wte.weight");
+  expect_refused([&] { Rig rig(folder_.path()); }, kBadInput,
+                 {"model.embed_tokens.weight", "decoder.wte.weight"});
+}
+
+TEST_F(DoublingTarget, ATensorOfAnotherShapeIsNamed) {
+  write(true);
+  const std::string config = read_file(folder_ / "config.json");
+  std::string wide = config;
+  wide.replace(wide.find("\"intermediate_size\": 8"), 22, "\"intermediate_size\": 9");
+  write_file(folder_ / "config.json", wide);
+  expect_refused([&] { Rig rig(folder_.path()); }, kBadInput,
+                 {"model.layers.0.mlp.gate_proj.weight", "[8, 8]", "[9, 8]"});
+}
+
+TEST(PackedRow, PositionsRestartWithEveryDocument) {
+  Arena arena(Device::cpu);
+  const Queue queue;
+  PackedRow row("row", 8, arena);
+  const Packed p = row.set(Ids{5, 6, 7, 8, 9, 10}, Lengths{3, 1, 2}, queue);
+  EXPECT_EQ(p.tokens, 6);
+  EXPECT_EQ(p.documents, 3);
+  EXPECT_EQ((std::vector<int>{p.position, p.position + 6}), (std::vector<int>{0, 1, 2, 0, 0, 1}));
+  EXPECT_EQ((std::vector<int>{p.cu, p.cu + 4}), (std::vector<int>{0, 3, 4, 6}));
+  EXPECT_EQ((std::vector<int>{p.ids, p.ids + 6}), (std::vector<int>{5, 6, 7, 8, 9, 10}));
+  EXPECT_EQ(row.set(Ids{1}, Lengths{1}, queue).position[0], 0);  // the next row replaces it
+  EXPECT_THROW(row.set(Ids(9, 1), Lengths{9}, queue), Error);
+  EXPECT_THROW(row.set(Ids{1, 2}, Lengths{1}, queue), Error);
+}
+
+}  // namespace
+}  // namespace slip::testing
