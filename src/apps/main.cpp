@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <new>
 
 #include "apps/commands.hpp"
 #include "apps/version.hpp"
+#include "comm/launcher.hpp"
 #include "comm/mpi.hpp"
 #include "core/log.hpp"
 #include "device/cpu_level.hpp"
@@ -52,9 +54,13 @@ int run(int& argc, char**& argv) {
 
 // An error of one rank takes the job down, or its peers would wait for it.
 int give_up(const std::string& message, int code) {
-  log_error(message);
   int initialized = 0, finalized = 0;
   MPI_Initialized(&initialized);
+  // Until MPI is started every rank reads the same command line: one says what is wrong with it.
+  const bool said_by_another =
+      !initialized && code == kUsage && launcher_env([](const char* name) -> const char* { return std::getenv(name); }).rank > 0;
+  if (said_by_another) return code;
+  log_error(message);
   MPI_Finalized(&finalized);
   if (initialized && !finalized) abort_job(code);
   return code;

@@ -20,6 +20,9 @@ LauncherEnv launcher_env(const std::function<const char*(const char*)>& get) {
   env.slurm_procid = number("SLURM_PROCID");
   env.ompi_size = number("OMPI_COMM_WORLD_SIZE");
   env.pmi_size = number("PMI_SIZE");
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+    if (env.rank < 0) env.rank = number(name);
+  }
   env.process_manager = get("PMIX_RANK") != nullptr || get("PMI_RANK") != nullptr || get("PMI_FD") != nullptr;
   return env;
 }

@@ -12,6 +12,7 @@ struct LauncherEnv {
   int slurm_procid = -1;         // SLURM_PROCID: 0 in a batch script
   int ompi_size = -1;            // OMPI_COMM_WORLD_SIZE: started by Open MPI's mpirun
   int pmi_size = -1;             // PMI_SIZE: started by another mpiexec
+  int rank = -1;                 // of the job, as mpirun or a process manager says it
   bool process_manager = false;  // PMIX_RANK, PMI_RANK or PMI_FD: MPI can ask who its peers are
 };
 

@@ -18,6 +18,14 @@ LauncherEnv env(const Variables& v) {
 
 bool refused(int mpi_size, const Variables& v) { return !launcher_problem(mpi_size, env(v)).empty(); }
 
+TEST(Launcher, TheRankAsTheLauncherSaysIt) {
+  EXPECT_EQ(env({}).rank, -1);
+  EXPECT_EQ(env({{"SLURM_PROCID", "3"}}).rank, -1);  // a batch script has one too
+  EXPECT_EQ(env({{"OMPI_COMM_WORLD_RANK", "0"}, {"PMIX_RANK", "7"}}).rank, 0);
+  EXPECT_EQ(env({{"PMIX_RANK", "2"}}).rank, 2);
+  EXPECT_EQ(env({{"PMI_RANK", "1"}}).rank, 1);
+}
+
 TEST(Launcher, G5TasksOfSrunThatDoNotKnowEachOther) {
   const Variables v = {{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"}};
   for (const int size : {0, 1}) {
