@@ -6,6 +6,7 @@
 #include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/log.hpp"
 #include "io/durable.hpp"
@@ -118,8 +119,10 @@ std::string checkpoint_problem(const std::string& path, bool checksums) {
   try {
     const nlohmann::json manifest = read_json_file(manifest_path);
     if (manifest.at("version").get<int>() != kVersion) return fmt::format("manifest version {}, this program reads {}", manifest.at("version").dump(), kVersion);
+    std::set<std::string> listed;
     for (const nlohmann::json& f : manifest.at("files")) {
       const std::string name = f.at("name").get<std::string>(), file = path + "/" + name;
+      listed.insert(name);
       std::error_code error;
       const uintmax_t size = fs::file_size(file, error), declared = f.at("bytes").get<uintmax_t>();
       if (error) return fmt::format("{} is missing", name);
@@ -127,6 +130,9 @@ std::string checkpoint_problem(const std::string& path, bool checksums) {
       if (!checksums) continue;
       const std::string found = fmt::format("{:016x}", file_xxh3(file)), want = f.at("xxh3").get<std::string>();
       if (found != want) return fmt::format("{} has checksum {}, the manifest says {}", name, found, want);
+    }
+    for (const char* name : kFiles) {
+      if (!listed.contains(name)) return fmt::format("the manifest does not list {}", name);
     }
   } catch (const nlohmann::json::exception& e) {
     return fmt::format("manifest.json: {}", json_complaint(e));
