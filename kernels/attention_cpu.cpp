@@ -1,5 +1,6 @@
-// Attention as products over tiles of queries: the query heads of a key/value head and several neighbouring blocks
-// (or tokens) share one product with the keys that any of them sees; what a row does not see is cut out of its scores.
+// Attention as products over tiles of queries: the query heads of a key/value head and several neighbouring
+// blocks (or tokens) share one product with the keys that any of them sees; what a row does not see is cut
+// out of its scores.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,7 +11,8 @@
 namespace slip {
 namespace {
 
-constexpr int kTileRows = 64;  // rows of a query tile: amortises the packing of the keys, keeps wasted scores few
+constexpr int kTileRows =
+    64;  // rows of a query tile: amortises the packing of the keys, keeps wasted scores few
 
 template <class T> using Scores = RowMatrix<T>;
 
@@ -37,27 +39,33 @@ int64_t tile_row(const AttentionShape& s, int64_t block_in_tile, int slot, int h
 }
 
 // Copies between the rows of q-like matrices and a tile of one key/value head.
-template <class V, class Tile, class F> void for_tile_rows(const AttentionShape& s, const V& view, int64_t first_row,
-                                                           int64_t rows, int kv, Tile& tile, F&& f) {
+template <class V, class Tile, class F>
+void for_tile_rows(const AttentionShape& s, const V& view, int64_t first_row, int64_t rows, int kv,
+                   Tile& tile, F&& f) {
   const int group = s.heads / s.kv_heads;
   for (int64_t r = 0; r < rows; ++r) {
     for (int g = 0; g < group; ++g) {
-      f(tile.row(r * group + g).array(), array(view.row(first_row + r) + (kv * group + g) * s.head_dim, s.head_dim));
+      f(tile.row(r * group + g).array(),
+        array(view.row(first_row + r) + (kv * group + g) * s.head_dim, s.head_dim));
     }
   }
 }
-template <class T> void gather(const AttentionShape& s, View2<const T> from, int64_t first_row, int64_t rows, int kv,
-                               T scale, Scores<T>& tile) {
+template <class T>
+void gather(const AttentionShape& s, View2<const T> from, int64_t first_row, int64_t rows, int kv, T scale,
+            Scores<T>& tile) {
   tile.resize(rows * (s.heads / s.kv_heads), s.head_dim);
   for_tile_rows(s, from, first_row, rows, kv, tile, [&](auto t, auto v) { t = v * scale; });
 }
-template <class T> void scatter(const AttentionShape& s, const Scores<T>& tile, int64_t first_row, int64_t rows, int kv,
-                                View2<T> to) {
+template <class T>
+void scatter(const AttentionShape& s, const Scores<T>& tile, int64_t first_row, int64_t rows, int kv,
+             View2<T> to) {
   for_tile_rows(s, to, first_row, rows, kv, tile, [&](auto t, auto v) { v = t; });
 }
 
-// Calls f(row, context columns [c0, c1), block key rows [b0, b1)) for every row of the tile: what the row sees.
-template <class F> void for_rows(const AttentionShape& s, const Tile& t, const int* anchor, const int* lo, F&& f) {
+// Calls f(row, context columns [c0, c1), block key rows [b0, b1)) for every row of the tile: what the row
+// sees.
+template <class F>
+void for_rows(const AttentionShape& s, const Tile& t, const int* anchor, const int* lo, F&& f) {
   for (int64_t b = t.first; b < t.last; ++b) {
     for (int slot = 0; slot < s.block; ++slot) {
       const int c0 = first_context(s, lo[b], anchor[b], slot) - t.key_begin;
@@ -72,14 +80,15 @@ template <class F> void for_rows(const AttentionShape& s, const Tile& t, const i
 }
 
 // Scores of a tile: context columns, then the draft keys of all the tile's blocks.
-template <class T> struct TileScores {
-  Scores<T> context, own;
-};
+template <class T> struct TileScores { Scores<T> context, own; };
 
-template <class T, class Op> void tile_products(const AttentionShape& s, const Tile& t, const Op& op, int kv,
-                                                const Scores<T>& q, TileScores<T>& out) {
-  const auto kc = op.k_context.rows_from(t.key_begin, t.key_end - t.key_begin).cols_from(kv * s.head_dim, s.head_dim);
-  const auto kb = op.k_block.rows_from(t.first * s.block, (t.last - t.first) * s.block).cols_from(kv * s.head_dim, s.head_dim);
+template <class T, class Op>
+void tile_products(const AttentionShape& s, const Tile& t, const Op& op, int kv, const Scores<T>& q,
+                   TileScores<T>& out) {
+  const auto kc =
+      op.k_context.rows_from(t.key_begin, t.key_end - t.key_begin).cols_from(kv * s.head_dim, s.head_dim);
+  const auto kb = op.k_block.rows_from(t.first * s.block, (t.last - t.first) * s.block)
+                      .cols_from(kv * s.head_dim, s.head_dim);
   out.context.resize(q.rows(), kc.rows);
   out.own.resize(q.rows(), kb.rows);
   if (kc.rows > 0) out.context.noalias() = q * map(kc).transpose();
@@ -120,7 +129,8 @@ template <class T> void block_attention_fwd_cpu(const BlockAttentionFwd<T>& a) {
         keep(p.own.row(r).array(), b0, b1);
         a.lse[(row0 + r / group) * s.heads + kv * group + r % group] = top + std::log(sum);
       });
-      const auto vc = a.v_context.rows_from(t.key_begin, t.key_end - t.key_begin).cols_from(kv * s.head_dim, s.head_dim);
+      const auto vc =
+          a.v_context.rows_from(t.key_begin, t.key_end - t.key_begin).cols_from(kv * s.head_dim, s.head_dim);
       const auto vb = a.v_block.rows_from(row0, rows).cols_from(kv * s.head_dim, s.head_dim);
       out.noalias() = p.own * map(vb);
       if (vc.rows > 0) out.noalias() += p.context * map(vc);
@@ -130,8 +140,8 @@ template <class T> void block_attention_fwd_cpu(const BlockAttentionFwd<T>& a) {
   }
 }
 
-// P from the kept log-sum-exp; with D = rowsum(dO * O): dS = P * (dO V^T - D), dQ = scale dS K, dK = dS^T (scale Q),
-// dV = P^T dO.
+// P from the kept log-sum-exp; with D = rowsum(dO * O): dS = P * (dO V^T - D), dQ = scale dS K, dK = dS^T
+// (scale Q), dV = P^T dO.
 template <class T> void block_attention_bwd_cpu(const BlockAttentionBwd<T>& a) {
   const AttentionShape& s = a.shape;
   const int64_t blocks = a.q.rows / s.block;
@@ -140,7 +150,8 @@ template <class T> void block_attention_bwd_cpu(const BlockAttentionBwd<T>& a) {
   TileScores<T> p, ds;
   for (int64_t first = 0; first < blocks;) {
     const Tile t = next_tile(s, a.anchor, a.lo, blocks, first);
-    const int64_t row0 = t.first * s.block, rows = (t.last - t.first) * s.block, keys = t.key_end - t.key_begin;
+    const int64_t row0 = t.first * s.block, rows = (t.last - t.first) * s.block,
+                  keys = t.key_end - t.key_begin;
     for (int kv = 0; kv < s.kv_heads; ++kv) {
       const int64_t col = kv * s.head_dim;
       const auto slice = [&](const auto& v, int64_t from, int64_t count) {
@@ -191,7 +202,9 @@ template <class T> void causal_attention_fwd_cpu(const CausalAttentionFwd<T>& a)
     for (int64_t t0 = begin; t0 < end; t0 += tile) {
       const int64_t rows = std::min(tile, end - t0), keys = t0 + rows - begin;
       for (int kv = 0; kv < s.kv_heads; ++kv) {
-        const auto slice = [&](const auto& v) { return map(v.rows_from(begin, keys).cols_from(kv * s.head_dim, s.head_dim)); };
+        const auto slice = [&](const auto& v) {
+          return map(v.rows_from(begin, keys).cols_from(kv * s.head_dim, s.head_dim));
+        };
         gather<T>(s, a.q, t0, rows, kv, static_cast<T>(s.scale), q);
         scores.noalias() = q * slice(a.k).transpose();
         for (int64_t r = 0; r < scores.rows(); ++r) {

@@ -13,7 +13,8 @@ template <class T> struct GatherRows {
 template <class T> void gather_rows_cpu(const GatherRows<T>&);
 template <class T> void gather_rows_cuda(const GatherRows<T>&, CudaStream);
 template <class T> void gather_rows(const GatherRows<T>& a, const Queue& q) {
-  dispatch<T>(q, [&](auto) { gather_rows_cpu(a); }, [&](auto s) { gather_rows_cuda(a, s); });
+  dispatch<T>(
+      q, [&](auto) { gather_rows_cpu(a); }, [&](auto s) { gather_rows_cuda(a, s); });
 }
 
 }  // namespace slip

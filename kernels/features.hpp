@@ -1,5 +1,6 @@
-// Between the residual stream of the target and the input of the drafter: features travel as bf16, one tap after
-// the other, and are used concatenated per token (dflash.md 1.2: X = [tokens, K*H], tap m in columns m*H..).
+// Between the residual stream of the target and the input of the drafter: features travel as bf16, one tap
+// after the other, and are used concatenated per token (dflash.md 1.2: X = [tokens, K*H], tap m in columns
+// m*H..).
 #pragma once
 #include "device/queue.hpp"
 #include "device/view.hpp"
@@ -14,20 +15,22 @@ template <class T> struct CaptureTap {
 template <class T> void capture_tap_cpu(const CaptureTap<T>&);
 template <class T> void capture_tap_cuda(const CaptureTap<T>&, CudaStream);
 template <class T> void capture_tap(const CaptureTap<T>& a, const Queue& q) {
-  dispatch<T>(q, [&](auto) { capture_tap_cpu(a); }, [&](auto s) { capture_tap_cuda(a, s); });
+  dispatch<T>(
+      q, [&](auto) { capture_tap_cpu(a); }, [&](auto s) { capture_tap_cuda(a, s); });
 }
 
 template <class T> struct JoinTaps {
-  const Bf16* slot;   // [taps][slot_tokens][H]
+  const Bf16* slot;  // [taps][slot_tokens][H]
   int64_t slot_tokens;
   int taps;
-  View2<T> x;         // (tokens <= slot_tokens, taps*H)
-  int* non_finite;    // (1) set to 1 where a value is NaN or infinite, never cleared here
+  View2<T> x;       // (tokens <= slot_tokens, taps*H)
+  int* non_finite;  // (1) set to 1 where a value is NaN or infinite, never cleared here
 };
 template <class T> void join_taps_cpu(const JoinTaps<T>&);
 template <class T> void join_taps_cuda(const JoinTaps<T>&, CudaStream);
 template <class T> void join_taps(const JoinTaps<T>& a, const Queue& q) {
-  dispatch<T>(q, [&](auto) { join_taps_cpu(a); }, [&](auto s) { join_taps_cuda(a, s); });
+  dispatch<T>(
+      q, [&](auto) { join_taps_cpu(a); }, [&](auto s) { join_taps_cuda(a, s); });
 }
 
 // Element-wise conversion; From and To among float, double, Bf16.
@@ -39,7 +42,8 @@ template <class From, class To> void cast_cpu(const Cast<From, To>&);
 template <class From, class To> void cast_cuda(const Cast<From, To>&, CudaStream);
 // T names the back ends: the working type of the model that asks.
 template <class T, class From, class To> void cast(const Cast<From, To>& a, const Queue& q) {
-  dispatch<T>(q, [&](auto) { cast_cpu(a); }, [&](auto s) { cast_cuda(a, s); });
+  dispatch<T>(
+      q, [&](auto) { cast_cpu(a); }, [&](auto s) { cast_cuda(a, s); });
 }
 
 }  // namespace slip

@@ -18,10 +18,11 @@ struct LossRule {
 };
 
 // Weights of one block's slots. valid, nll and weight hold `block` entries; slot 0 never counts.
-// decay: w_j = v_j exp(-(j-1)/gamma).  dpace (arXiv 2605.18810): s_j = (1-alpha) exp(-nll_j) + alpha (1 where not
-// valid), P_j = prod_{i<=j} s_i, w_j = v_j sum_{r>=j} P_r v_r, a constant for the gradient.
+// decay: w_j = v_j exp(-(j-1)/gamma).  dpace (arXiv 2605.18810): s_j = (1-alpha) exp(-nll_j) + alpha (1 where
+// not valid), P_j = prod_{i<=j} s_i, w_j = v_j sum_{r>=j} P_r v_r, a constant for the gradient.
 template <class A>
-SLIP_HD inline void block_weights(const LossRule& rule, int block, const uint8_t* valid, const A* nll, A* weight) {
+SLIP_HD inline void block_weights(const LossRule& rule, int block, const uint8_t* valid, const A* nll,
+                                  A* weight) {
   if (rule.kind == LossKind::decay) {
     for (int j = 0; j < block; ++j) {
       const A w = rule.gamma > 0 ? static_cast<A>(exp(-static_cast<double>(j - 1) / rule.gamma)) : A(1);
@@ -31,7 +32,8 @@ SLIP_HD inline void block_weights(const LossRule& rule, int block, const uint8_t
   }
   A product = 1;
   for (int j = 1; j < block; ++j) {  // weight[j] holds P_j v_j for now
-    if (valid[j]) product *= (A(1) - rule.alpha) * static_cast<A>(exp(-static_cast<double>(nll[j]))) + rule.alpha;
+    if (valid[j])
+      product *= (A(1) - rule.alpha) * static_cast<A>(exp(-static_cast<double>(nll[j]))) + rule.alpha;
     weight[j] = valid[j] ? product : A(0);
   }
   A suffix = 0;
@@ -43,29 +45,31 @@ SLIP_HD inline void block_weights(const LossRule& rule, int block, const uint8_t
 }
 
 template <class T> struct HeadLoss {
-  View2<const T> hidden;    // (blocks*block, H) after the final norm
-  View2<const T> head;      // (V, H)
+  View2<const T> hidden;  // (blocks*block, H) after the final norm
+  View2<const T> head;    // (V, H)
   int block;
   LossRule rule;
-  const int* labels;        // (blocks*block) token ids; read only where valid
-  const uint8_t* valid;     // (blocks*block) the v of dflash.md 3.2
-  const int* rows;          // (valid rows) their indices, ascending
-  const int* block_begin_host;  // (blocks+1) HOST memory: block i's valid rows are rows[begin[i] .. begin[i+1])
-  View2<T> dhidden;         // (blocks*block, H) gradient of sum(w * nll), zero in the other rows; empty: none wanted
-  Acc<T>* nll;              // (blocks*block) zero where not valid
-  Acc<T>* weight;           // (blocks*block) zero where not valid
-  uint8_t* correct;         // (blocks*block) argmax equals the label (lowest id among equals); zero where not valid
+  const int* labels;     // (blocks*block) token ids; read only where valid
+  const uint8_t* valid;  // (blocks*block) the v of dflash.md 3.2
+  const int* rows;       // (valid rows) their indices, ascending
+  const int*
+      block_begin_host;  // (blocks+1) HOST memory: block i's valid rows are rows[begin[i] .. begin[i+1])
+  View2<T> dhidden;  // (blocks*block, H) gradient of sum(w * nll), zero in the other rows; empty: none wanted
+  Acc<T>* nll;       // (blocks*block) zero where not valid
+  Acc<T>* weight;    // (blocks*block) zero where not valid
+  uint8_t* correct;  // (blocks*block) argmax equals the label (lowest id among equals); zero where not valid
   // Scratch for chunks of at most chunk_rows >= block rows.
   int64_t chunk_rows;
-  T* chunk_hidden;          // (chunk_rows, H)
-  T* chunk_dhidden;         // (chunk_rows, H)
-  T* chunk_logits;          // (chunk_rows, V)
+  T* chunk_hidden;   // (chunk_rows, H)
+  T* chunk_dhidden;  // (chunk_rows, H)
+  T* chunk_logits;   // (chunk_rows, V)
 };
 template <class T> void head_loss_ref(const HeadLoss<T>&);  // row by row: the specification
 template <class T> void head_loss_cpu(const HeadLoss<T>&);
 template <class T> void head_loss_cuda(const HeadLoss<T>&, const Queue&);
 template <class T> void head_loss(const HeadLoss<T>& a, const Queue& q) {
-  dispatch<T>(q, [&](auto) { head_loss_cpu(a); }, [&](auto) { head_loss_cuda(a, q); });
+  dispatch<T>(
+      q, [&](auto) { head_loss_cpu(a); }, [&](auto) { head_loss_cuda(a, q); });
 }
 
 }  // namespace slip

@@ -38,7 +38,8 @@ template <class T> void head_loss_cpu(const HeadLoss<T>& a) {
     const int begin = a.block_begin_host[first];
     while (last < blocks && a.block_begin_host[last + 1] - begin <= a.chunk_rows) ++last;
     const int64_t rows = a.block_begin_host[last] - begin;
-    const View2<T> hidden(a.chunk_hidden, rows, h), dhidden(a.chunk_dhidden, rows, h), logits(a.chunk_logits, rows, vocab);
+    const View2<T> hidden(a.chunk_hidden, rows, h), dhidden(a.chunk_dhidden, rows, h),
+        logits(a.chunk_logits, rows, vocab);
     for (int64_t r = 0; r < rows; ++r) std::copy_n(a.hidden.row(a.rows[begin + r]), h, hidden.row(r));
     if (rows > 0) map(logits).noalias() = map(hidden) * head.transpose();
     for (int64_t r = 0; r < rows; ++r) score_row(a, logits.row(r), a.rows[begin + r], lse[r]);

@@ -22,7 +22,8 @@ template <class T, class Out> void matmul_cpu(const Matmul<T, Out>&);  // Eigen
 template <class T, class Out> void matmul_ref(const Matmul<T, Out>&);  // loops in double, for tests
 template <class T, class Out> void matmul_cuda(const Matmul<T, Out>&, const Queue&);  // cuBLASLt
 template <class T, class Out> void matmul(const Matmul<T, Out>& a, const Queue& q) {
-  dispatch<T>(q, [&](auto) { matmul_cpu(a); }, [&](auto) { matmul_cuda(a, q); });
+  dispatch<T>(
+      q, [&](auto) { matmul_cpu(a); }, [&](auto) { matmul_cuda(a, q); });
 }
 
 // Multiply-adds count two.

@@ -21,9 +21,12 @@ template <class T, class Out> void matmul_cpu(const Matmul<T, Out>& a) {
     }
   };
   switch (a.form) {
-    case Product::nt: return put(left * right.transpose());
-    case Product::nn: return put(left * right);
-    case Product::tn: return put(left.transpose() * right);
+    case Product::nt:
+      return put(left * right.transpose());
+    case Product::nn:
+      return put(left * right);
+    case Product::tn:
+      return put(left.transpose() * right);
   }
 }
 

@@ -1,5 +1,6 @@
-// RMSNorm over the rows of a matrix, as Llama and Qwen3 define it: y = g * rn(x / sqrt(mean(x^2) + eps)), where
-// rn rounds to the storage type before the gain is applied (target-model convention; invisible in fp32).
+// RMSNorm over the rows of a matrix, as Llama and Qwen3 define it: y = g * rn(x / sqrt(mean(x^2) + eps)),
+// where rn rounds to the storage type before the gain is applied (target-model convention; invisible in
+// fp32).
 #pragma once
 #include "device/queue.hpp"
 #include "device/view.hpp"
@@ -7,21 +8,23 @@
 namespace slip {
 
 template <class T> struct RmsNormFwd {
-  View2<const T> x;      // (rows, H)
-  View2<const T> add;    // (rows, H) or empty: normalises x + add
-  View2<T> sum;          // (rows, H): where x + add goes, may alias x; empty when `add` is
-  const T* gain;         // (H)
-  float eps;             // inside the root
-  View2<T> y;            // (rows, H); empty: only the sum is wanted
-  Acc<T>* inv_rms;       // (rows) kept for the backward pass, or null
+  View2<const T> x;    // (rows, H)
+  View2<const T> add;  // (rows, H) or empty: normalises x + add
+  View2<T> sum;        // (rows, H): where x + add goes, may alias x; empty when `add` is
+  const T* gain;       // (H)
+  float eps;           // inside the root
+  View2<T> y;          // (rows, H); empty: only the sum is wanted
+  Acc<T>* inv_rms;     // (rows) kept for the backward pass, or null
 };
 template <class T> void rmsnorm_fwd_cpu(const RmsNormFwd<T>&);
 template <class T> void rmsnorm_fwd_cuda(const RmsNormFwd<T>&, CudaStream);
 template <class T> void rmsnorm_fwd(const RmsNormFwd<T>& a, const Queue& q) {
-  dispatch<T>(q, [&](auto) { rmsnorm_fwd_cpu(a); }, [&](auto s) { rmsnorm_fwd_cuda(a, s); });
+  dispatch<T>(
+      q, [&](auto) { rmsnorm_fwd_cpu(a); }, [&](auto s) { rmsnorm_fwd_cuda(a, s); });
 }
 
-// With n = x * r, r = inv_rms, u = dy * g:  dx = r * (u - n * mean(u * n)) [+ residual],  dgain += sum_rows dy * n.
+// With n = x * r, r = inv_rms, u = dy * g:  dx = r * (u - n * mean(u * n)) [+ residual],  dgain += sum_rows
+// dy * n.
 template <class T> struct RmsNormBwd {
   View2<const T> x;         // (rows, H) the input of the forward pass (the sum, where there was one)
   const T* gain;            // (H)
@@ -36,7 +39,8 @@ int64_t rmsnorm_bwd_scratch(int64_t rows, int64_t hidden, Device);  // elements 
 template <class T> void rmsnorm_bwd_cpu(const RmsNormBwd<T>&);
 template <class T> void rmsnorm_bwd_cuda(const RmsNormBwd<T>&, CudaStream);
 template <class T> void rmsnorm_bwd(const RmsNormBwd<T>& a, const Queue& q) {
-  dispatch<T>(q, [&](auto) { rmsnorm_bwd_cpu(a); }, [&](auto s) { rmsnorm_bwd_cuda(a, s); });
+  dispatch<T>(
+      q, [&](auto) { rmsnorm_bwd_cpu(a); }, [&](auto s) { rmsnorm_bwd_cuda(a, s); });
 }
 
 }  // namespace slip

@@ -6,7 +6,8 @@
 namespace slip {
 
 template <class T> void rmsnorm_fwd_cpu(const RmsNormFwd<T>& a) {
-  require(a.y.empty() || (a.y.rows == a.x.rows && a.y.cols == a.x.cols), "rmsnorm_fwd: y must have the shape of x");
+  require(a.y.empty() || (a.y.rows == a.x.rows && a.y.cols == a.x.cols),
+          "rmsnorm_fwd: y must have the shape of x");
   const int64_t h = a.x.cols;
   for (int64_t r = 0; r < a.x.rows; ++r) {
     const T* x = a.x.row(r);

@@ -7,7 +7,8 @@ namespace slip {
 
 template <class T> void head_rope_fwd_cpu(const HeadRopeFwd<T>& a) {
   const int64_t d = a.head_dim, half = a.table.cos.cols;
-  require(a.x.cols == a.heads * d && a.y.cols == a.x.cols && a.y.rows == a.x.rows, "head_rope_fwd: shapes do not fit");
+  require(a.x.cols == a.heads * d && a.y.cols == a.x.cols && a.y.rows == a.x.rows,
+          "head_rope_fwd: shapes do not fit");
   require(2 * half <= d, "head_rope_fwd: more rotary components than the head has");
   Eigen::Array<T, 1, Eigen::Dynamic> n(d);
   for (int64_t r = 0; r < a.x.rows; ++r) {
@@ -30,7 +31,8 @@ template <class T> void head_rope_fwd_cpu(const HeadRopeFwd<T>& a) {
 
 template <class T, class G> void head_rope_bwd_cpu(const HeadRopeBwd<T, G>& a) {
   const int64_t d = a.head_dim, half = a.table.cos.cols;
-  require(a.dy.cols == a.heads * d && a.dx.cols == a.dy.cols && a.dx.rows == a.x.rows, "head_rope_bwd: shapes do not fit");
+  require(a.dy.cols == a.heads * d && a.dx.cols == a.dy.cols && a.dx.rows == a.x.rows,
+          "head_rope_bwd: shapes do not fit");
   const auto gain = array(a.gain, d);
   auto dgain = array(a.dgain, d);
   Eigen::Array<T, 1, Eigen::Dynamic> dn(d);  // gradient of the normed head, before rotation

@@ -12,7 +12,8 @@ template <class T> struct SwigluFwd {
 template <class T> void swiglu_fwd_cpu(const SwigluFwd<T>&);
 template <class T> void swiglu_fwd_cuda(const SwigluFwd<T>&, CudaStream);
 template <class T> void swiglu_fwd(const SwigluFwd<T>& a, const Queue& q) {
-  dispatch<T>(q, [&](auto) { swiglu_fwd_cpu(a); }, [&](auto s) { swiglu_fwd_cuda(a, s); });
+  dispatch<T>(
+      q, [&](auto) { swiglu_fwd_cpu(a); }, [&](auto s) { swiglu_fwd_cuda(a, s); });
 }
 
 template <class T> struct SwigluBwd {
@@ -23,7 +24,8 @@ template <class T> struct SwigluBwd {
 template <class T> void swiglu_bwd_cpu(const SwigluBwd<T>&);
 template <class T> void swiglu_bwd_cuda(const SwigluBwd<T>&, CudaStream);
 template <class T> void swiglu_bwd(const SwigluBwd<T>& a, const Queue& q) {
-  dispatch<T>(q, [&](auto) { swiglu_bwd_cpu(a); }, [&](auto s) { swiglu_bwd_cuda(a, s); });
+  dispatch<T>(
+      q, [&](auto) { swiglu_bwd_cpu(a); }, [&](auto s) { swiglu_bwd_cuda(a, s); });
 }
 
 }  // namespace slip

@@ -5,7 +5,8 @@ namespace slip {
 
 template <class T> void swiglu_fwd_cpu(const SwigluFwd<T>& a) {
   const int64_t width = a.act.cols;
-  require(a.gate_up.cols == 2 * width && a.gate_up.rows == a.act.rows, "swiglu_fwd: gate_up must be (rows, 2*I)");
+  require(a.gate_up.cols == 2 * width && a.gate_up.rows == a.act.rows,
+          "swiglu_fwd: gate_up must be (rows, 2*I)");
   for (int64_t r = 0; r < a.act.rows; ++r) {
     const auto gate = array(a.gate_up.row(r), width);
     const auto up = array(a.gate_up.row(r) + width, width);
@@ -16,7 +17,8 @@ template <class T> void swiglu_fwd_cpu(const SwigluFwd<T>& a) {
 // With s = sigmoid(gate):  dgate = dact * up * s * (1 + gate * (1 - s)),  dup = dact * gate * s.
 template <class T> void swiglu_bwd_cpu(const SwigluBwd<T>& a) {
   const int64_t width = a.dact.cols;
-  require(a.gate_up.cols == 2 * width && a.dgate_up.cols == 2 * width, "swiglu_bwd: gate_up must be (rows, 2*I)");
+  require(a.gate_up.cols == 2 * width && a.dgate_up.cols == 2 * width,
+          "swiglu_bwd: gate_up must be (rows, 2*I)");
   Eigen::Array<T, 1, Eigen::Dynamic> s(width), dgate(width);
   for (int64_t r = 0; r < a.dact.rows; ++r) {
     const auto gate = array(a.gate_up.row(r), width);

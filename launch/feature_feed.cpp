@@ -5,13 +5,14 @@
 namespace slip {
 
 template <class T>
-FeatureFeed<T>::FeatureFeed(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, RowTable& rows,
-                            const TargetWeights<T>& weights, Arena& arena, const Queue& queue)
+FeatureFeed<T>::FeatureFeed(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks,
+                            RowTable& rows, const TargetWeights<T>& weights, Arena& arena, const Queue& queue)
     : in_(in), plan_(plan), rows_(rows), queue_(queue) {
   const FeatureShape shape = feature_shape(o, in);
   const int64_t slot_values = shape.slot_bytes() / 2;
   if (plan.ranks == 1) {
-    local_.emplace(Local{make_target<T>(o, in, weights, arena, queue), PackedRow("target.row", shape.max_tokens, arena),
+    local_.emplace(Local{make_target<T>(o, in, weights, arena, queue),
+                         PackedRow("target.row", shape.max_tokens, arena),
                          arena.take<Bf16>("features.slot", slot_values, "data.row_tokens")});
     return;
   }
@@ -19,7 +20,8 @@ FeatureFeed<T>::FeatureFeed(const RunOptions& o, const RunInputs& in, const Plan
   Bf16* memory = arena.take<Bf16>("features.slots", slots * slot_values, "roles.queue_rows");
   if (arena.measuring()) return;
   const std::vector<int>& targets = plan.rank[static_cast<size_t>(ranks.mpi->rank())].peers;
-  inbox_ = std::make_unique<FeatureInbox>(ranks.control, *ranks.transport, shape, memory, slots, targets, o.config.comm.timeout_s, queue);
+  inbox_ = std::make_unique<FeatureInbox>(ranks.control, *ranks.transport, shape, memory, slots, targets,
+                                          o.config.comm.timeout_s, queue);
 }
 
 template <class T> void FeatureFeed<T>::request(const RowId& id) {

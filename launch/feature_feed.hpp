@@ -1,4 +1,5 @@
-// Where a drafter's features come from: the mailbox, or with one rank a target of its own that runs when asked.
+// Where a drafter's features come from: the mailbox, or with one rank a target of its own that runs when
+// asked.
 #pragma once
 #include <optional>
 
@@ -18,13 +19,16 @@ struct Features {
 
 template <class T> class FeatureFeed {
  public:
-  FeatureFeed(const RunOptions&, const RunInputs&, const Plan&, Ranks&, RowTable&, const TargetWeights<T>&, Arena&, const Queue&);
+  FeatureFeed(const RunOptions&, const RunInputs&, const Plan&, Ranks&, RowTable&, const TargetWeights<T>&,
+              Arena&, const Queue&);
 
   bool can_request() const { return inbox_ && inbox_->free_slots() > 0; }
-  void request(const RowId&);        // asks the target rank that serves the row to begin; `can_request` must hold
+  void request(const RowId&);  // asks the target rank that serves the row to begin; `can_request` must hold
   Features get(const RowId&, const RowTokens&);
   void release(const Features&);
-  void finish() { if (inbox_) inbox_->finish(); }
+  void finish() {
+    if (inbox_) inbox_->finish();
+  }
   bool target_asked_to_stop() const { return stop_asked_; }
   // Mean over the targets of the share of their time that drafters held them up, since the last call.
   double target_wait_share();

@@ -5,7 +5,8 @@
 namespace slip {
 
 template <class T>
-GradientSum<T>::GradientSum(const Drafter<T>& drafter, const Ranks& ranks, double timeout_s, const Queue& queue)
+GradientSum<T>::GradientSum(const Drafter<T>& drafter, const Ranks& ranks, double timeout_s,
+                            const Queue& queue)
     : drafter_(drafter), ranks_(ranks), timeout_s_(timeout_s), queue_(queue) {
   int64_t end = drafter.layout.count;
   for (int64_t l = drafter.model.layers; l-- > 0;) {
@@ -24,7 +25,8 @@ template <class T> void GradientSum<T>::start(const Part& part) {
   if (!ranks_.gradients) return;
   check(cudaEventRecord(ready_.get(), queue_.stream));
   check(cudaStreamWaitEvent(stream_.get(), ready_.get()));
-  allreduce_sum(*ranks_.gradients, drafter_.grads + part.offset, part.count, stream_.get(), deadline_in(timeout_s_));
+  allreduce_sum(*ranks_.gradients, drafter_.grads + part.offset, part.count, stream_.get(),
+                deadline_in(timeout_s_));
 #else
   (void)part;
 #endif
@@ -36,7 +38,8 @@ template <class T> void GradientSum<T>::layer_ready(int64_t layer) {
 #else
   return;
 #endif
-  require(static_cast<int64_t>(next_) == drafter_.model.layers - 1 - layer, "GradientSum: layers must come in descending order");
+  require(static_cast<int64_t>(next_) == drafter_.model.layers - 1 - layer,
+          "GradientSum: layers must come in descending order");
   start(parts_[next_++]);
 }
 
@@ -54,7 +57,8 @@ template <class T> void GradientSum<T>::finish() {
 #endif
   if (ranks_.drafter_count() == 1) return;
   const int64_t n = drafter_.layout.count, bytes = n * static_cast<int64_t>(sizeof(Acc<T>));
-  if (queue_.on_cpu()) return allreduce_sum(ranks_.drafters, std::span(drafter_.grads, static_cast<size_t>(n)), deadline, kWhat);
+  if (queue_.on_cpu())
+    return allreduce_sum(ranks_.drafters, std::span(drafter_.grads, static_cast<size_t>(n)), deadline, kWhat);
   host_.resize(static_cast<size_t>(n));  // drafters that share a GPU: through host memory
   copy_to_host(host_.data(), drafter_.grads, bytes, queue_);
   synchronize(queue_);

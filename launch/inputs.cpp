@@ -14,7 +14,9 @@ namespace slip {
 namespace fs = std::filesystem;
 namespace {
 
-double default_gamma(int64_t block) { return block == 16 ? 7 : block == 10 ? 5 : block == 8 ? 4 : static_cast<double>(block) / 2; }
+double default_gamma(int64_t block) {
+  return block == 16 ? 7 : block == 10 ? 5 : block == 8 ? 4 : static_cast<double>(block) / 2;
+}
 
 int64_t cut_length(const DataConfig& d) { return d.max_length > 0 ? d.max_length : d.row_tokens; }
 
@@ -26,7 +28,8 @@ int64_t longest_document(const TokenCorpus& c) {
 
 TrainerState fresh_state(const RunOptions& o, const RunInputs& in) {
   TrainerState s;
-  fields(o.config, [&](const char* key, const auto& value, const char*) { s.config[key] = fmt::format("{}", value); });
+  fields(o.config,
+         [&](const char* key, const auto& value, const char*) { s.config[key] = fmt::format("{}", value); });
   for (const auto& d : in.corpus->documents()) s.tokens += d.length;
   s.documents = static_cast<int64_t>(in.corpus->documents().size());
   s.total_steps = total_steps(in.corpus->documents(), o.config.data, o.config.train);
@@ -43,7 +46,8 @@ void check_attention(const RunOptions& o, const TargetModel& target) {
 // Finds the checkpoint to continue and refuses what contradicts it.
 void choose_start(const RunOptions& o, RunInputs& in) {
   in.state = fresh_state(o, in);
-  if (o.synthetic && o.resume != "none") fail_usage("--synthetic-weights: such a run is not continued; leave --resume out");
+  if (o.synthetic && o.resume != "none")
+    fail_usage("--synthetic-weights: such a run is not continued; leave --resume out");
   if (o.resume == "none") {
     if (o.extend > 0) fail_usage("--extend: only a run that is continued can be extended; add --resume auto");
     return;
@@ -64,14 +68,19 @@ void choose_start(const RunOptions& o, RunInputs& in) {
   std::vector<std::string> wrong = resume_contradictions(saved, in.state);
   const DrafterModel model = read_drafter_config(*in.checkpoint + "/drafter");
   if (drafter_config_json(model) != drafter_config_json(in.drafter)) {
-    wrong.push_back(fmt::format("drafter.config: {} describes another drafter than the checkpoint's drafter/config.json", in.drafter.source));
+    wrong.push_back(
+        fmt::format("drafter.config: {} describes another drafter than the checkpoint's drafter/config.json",
+                    in.drafter.source));
   }
   if (saved.total_steps != in.state.total_steps && o.extend == 0) {
-    wrong.push_back(fmt::format("train.steps: the checkpoint's schedule ends after {} steps, the configuration says {} (a finished run goes on with --extend STEPS)",
-                                saved.total_steps, in.state.total_steps));
+    wrong.push_back(
+        fmt::format("train.steps: the checkpoint's schedule ends after {} steps, the configuration says {} "
+                    "(a finished run goes on with --extend STEPS)",
+                    saved.total_steps, in.state.total_steps));
   }
   if (!wrong.empty() && !o.allow_changes) {
-    fail_usage(fmt::format("{} does not fit this configuration: {} (--allow-changes goes on in spite of it)", *in.checkpoint, fmt::join(wrong, "; ")));
+    fail_usage(fmt::format("{} does not fit this configuration: {} (--allow-changes goes on in spite of it)",
+                           *in.checkpoint, fmt::join(wrong, "; ")));
   }
   for (const std::string& w : wrong) log_warn(fmt::format("resuming in spite of it: {}", w));
   const int64_t configured = in.state.total_steps;
@@ -86,17 +95,23 @@ void choose_start(const RunOptions& o, RunInputs& in) {
 
 }  // namespace
 
-std::string checkpoint_folder(const Config& c) { return c.checkpoint.dir.empty() ? c.log.dir + "/checkpoints" : c.checkpoint.dir; }
+std::string checkpoint_folder(const Config& c) {
+  return c.checkpoint.dir.empty() ? c.log.dir + "/checkpoints" : c.checkpoint.dir;
+}
 
 RunInputs read_inputs(const RunOptions& o) {
   const Config& c = o.config;
-  if (!c.data.features.empty()) fail_usage("data.features: training from feature shards is not in this version; set data.tokens");
+  if (!c.data.features.empty())
+    fail_usage("data.features: training from feature shards is not in this version; set data.tokens");
   RunInputs in;
   in.target = read_target_config(c.target.path);
-  in.drafter = c.drafter.config.empty() ? read_drafter_config(c.drafter.init_from) : read_new_drafter_config(c.drafter.config, in.target);
+  in.drafter = c.drafter.config.empty() ? read_drafter_config(c.drafter.init_from)
+                                        : read_new_drafter_config(c.drafter.config, in.target);
   check_fit(in.drafter, in.target, c.target.path);
   check_attention(o, in.target);
-  if (in.drafter.block > kMaxBlock) fail_usage(fmt::format("{}: block_size {} is above the supported {}", in.drafter.source, in.drafter.block, kMaxBlock));
+  if (in.drafter.block > kMaxBlock)
+    fail_usage(fmt::format("{}: block_size {} is above the supported {}", in.drafter.source, in.drafter.block,
+                           kMaxBlock));
   in.corpus.emplace(expand_globs(c.data.tokens), cut_length(c.data));
   if (!c.eval.tokens.empty()) in.eval.emplace(expand_globs(c.eval.tokens), cut_length(c.data));
   for (const TokenCorpus* corpus : {&*in.corpus, in.eval ? &*in.eval : nullptr}) {
@@ -105,19 +120,23 @@ RunInputs read_inputs(const RunOptions& o) {
     in.longest = std::max(in.longest, longest_document(*corpus));
     for (const TokenShardInfo& s : corpus->shards()) {
       if (s.vocab_size != in.target.vocab) {
-        fail_usage(fmt::format("{}: vocab_size {}, the target {} has {} rows", s.path, s.vocab_size, c.target.path, in.target.vocab));
+        fail_usage(fmt::format("{}: vocab_size {}, the target {} has {} rows", s.path, s.vocab_size,
+                               c.target.path, in.target.vocab));
       }
     }
   }
   if (in.longest > in.target.max_position) {
-    fail_usage(fmt::format("a document has {} tokens, the target {} takes {} (max_position_embeddings): set data.max_length", in.longest, c.target.path, in.target.max_position));
+    fail_usage(fmt::format(
+        "a document has {} tokens, the target {} takes {} (max_position_embeddings): set data.max_length",
+        in.longest, c.target.path, in.target.max_position));
   }
   in.rule.kind = c.train.loss == "dpace" ? LossKind::dpace : LossKind::decay;
   in.rule.gamma = static_cast<float>(c.train.gamma >= 0 ? c.train.gamma : default_gamma(in.drafter.block));
   in.rule.alpha = static_cast<float>(c.train.alpha);
   in.label_mask = c.train.label_mask == "prefix" ? LabelMask::prefix : LabelMask::pointwise;
   in.last_tap = *std::max_element(in.drafter.taps.begin(), in.drafter.taps.end());
-  in.limits = {c.data.row_tokens, std::min(c.train.blocks_per_pass, c.data.row_tokens), in.longest + in.drafter.block};
+  in.limits = {c.data.row_tokens, std::min(c.train.blocks_per_pass, c.data.row_tokens),
+               in.longest + in.drafter.block};
   choose_start(o, in);
   return in;
 }
@@ -125,9 +144,12 @@ RunInputs read_inputs(const RunOptions& o) {
 void check_everything(const RunOptions& o, const RunInputs& in) {
   const Config& c = o.config;
   if (o.resume == "none" && fs::exists(c.log.dir + "/metrics.jsonl")) {
-    fail_usage(fmt::format("log.dir: {} already holds a run; name another folder, or continue it with --resume auto", c.log.dir));
+    fail_usage(
+        fmt::format("log.dir: {} already holds a run; name another folder, or continue it with --resume auto",
+                    c.log.dir));
   }
-  if (fs::exists(c.log.dir) && !fs::is_directory(c.log.dir)) fail_usage(fmt::format("log.dir: {} is not a folder", c.log.dir));
+  if (fs::exists(c.log.dir) && !fs::is_directory(c.log.dir))
+    fail_usage(fmt::format("log.dir: {} is not a folder", c.log.dir));
   in.corpus->validate(in.target.vocab);
   if (in.eval) in.eval->validate(in.target.vocab);
   if (!o.synthetic) check_target_tensors(in.target, WeightFolder(c.target.path), {in.last_tap + 1, true});
@@ -144,15 +166,18 @@ void check_everything(const RunOptions& o, const RunInputs& in) {
 PlanCosts plan_costs(const RunOptions& o, const RunInputs& in) {
   const DataConfig& d = o.config.data;
   const std::vector<Row> rows = epoch_rows(in.corpus->documents(), d.row_tokens, d.shuffle, d.seed, 0);
-  // The mean row of the first epoch. Anchors are bounded by the tokens of a document; masks are not read for this.
+  // The mean row of the first epoch. Anchors are bounded by the tokens of a document; masks are not read for
+  // this.
   double tokens = 0, documents = 0, blocks = 0;
   for (const Row& row : rows) {
     tokens += static_cast<double>(row.tokens);
     documents += static_cast<double>(row.documents.size());
-    for (const auto& doc : row.documents) blocks += static_cast<double>(std::min(o.config.train.anchors, doc.length - 1));
+    for (const auto& doc : row.documents)
+      blocks += static_cast<double>(std::min(o.config.train.anchors, doc.length - 1));
   }
   const double n = static_cast<double>(rows.size());
-  const RowShape shape{std::llround(tokens / n), std::max<int64_t>(1, std::llround(documents / n)), std::llround(blocks / n)};
+  const RowShape shape{std::llround(tokens / n), std::max<int64_t>(1, std::llround(documents / n)),
+                       std::llround(blocks / n)};
   PlanCosts costs;
   costs.target_flops = target_row_flops(in.target, in.last_tap, shape);
   costs.drafter_flops = drafter_row_flops(in.drafter, shape);

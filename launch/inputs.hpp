@@ -1,5 +1,5 @@
-// Everything a run reads before it takes memory: architectures, documents, the plan, and where it stands. One rank
-// checks it all (`check_everything`) and the others follow its verdict; then every rank opens its own.
+// Everything a run reads before it takes memory: architectures, documents, the plan, and where it stands. One
+// rank checks it all (`check_everything`) and the others follow its verdict; then every rank opens its own.
 #pragma once
 #include <optional>
 #include <string>
@@ -19,9 +19,9 @@ struct RunOptions {
   int64_t extend = 0;           // more steps for a finished run
   bool allow_changes = false;   // resume in spite of contradictions
   Device device = Device::cpu;
-  bool synthetic = false;       // weights from config.json alone; no checkpoint is written unless `publish`
+  bool synthetic = false;  // weights from config.json alone; no checkpoint is written unless `publish`
   bool publish = false;
-  bool share_gpu = false;       // ranks may share a GPU: tensors then travel by MPI through pinned memory
+  bool share_gpu = false;  // ranks may share a GPU: tensors then travel by MPI through pinned memory
   std::string command_line;
 };
 
@@ -33,9 +33,9 @@ struct RunInputs {
   LabelMask label_mask = LabelMask::prefix;
   DrafterLimits limits{};
   int64_t last_tap = 0;
-  int64_t longest = 0;                     // tokens of the longest document
-  TrainerState state;                      // where the run begins: fresh, or as the checkpoint says
-  std::optional<std::string> checkpoint;   // to load
+  int64_t longest = 0;                    // tokens of the longest document
+  TrainerState state;                     // where the run begins: fresh, or as the checkpoint says
+  std::optional<std::string> checkpoint;  // to load
 };
 
 std::string checkpoint_folder(const Config&);

@@ -15,7 +15,10 @@ class RowTable {
   const std::vector<Row>& train_rows(int64_t epoch) {
     auto it = train_.find(epoch);
     if (it == train_.end()) {
-      it = train_.emplace(epoch, epoch_rows(in_.corpus->documents(), data_.row_tokens, data_.shuffle, data_.seed, epoch)).first;
+      it = train_
+               .emplace(epoch, epoch_rows(in_.corpus->documents(), data_.row_tokens, data_.shuffle,
+                                          data_.seed, epoch))
+               .first;
       while (train_.size() > 3) train_.erase(train_.begin());  // requests run at most one epoch ahead
     }
     return it->second;
@@ -26,7 +29,8 @@ class RowTable {
     return eval_;
   }
   const Row& row(const RowId& id) {
-    return id.kind == kEvalRow ? eval_rows().at(static_cast<size_t>(id.index)) : train_rows(id.epoch).at(static_cast<size_t>(id.index));
+    return id.kind == kEvalRow ? eval_rows().at(static_cast<size_t>(id.index))
+                               : train_rows(id.epoch).at(static_cast<size_t>(id.index));
   }
   RowTokens read(const RowId& id) { return read_row(id.kind == kEvalRow ? *in_.eval : *in_.corpus, row(id)); }
 

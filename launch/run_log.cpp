@@ -28,7 +28,8 @@ void cut_after(const std::string& path, int64_t step) {
   write_text_durably(path, kept);
 }
 
-std::vector<double> per_slot(const std::array<double, kMaxBlock>& sums, const std::array<double, kMaxBlock>& counts, int64_t block) {
+std::vector<double> per_slot(const std::array<double, kMaxBlock>& sums,
+                             const std::array<double, kMaxBlock>& counts, int64_t block) {
   std::vector<double> out;
   for (int64_t j = 1; j < block; ++j) {
     const size_t i = static_cast<size_t>(j);
@@ -39,13 +40,18 @@ std::vector<double> per_slot(const std::array<double, kMaxBlock>& sums, const st
 
 std::string clock_text(double seconds) {
   const int64_t s = static_cast<int64_t>(seconds + 0.5);
-  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60) : fmt::format("{}:{:02}", s / 60, s % 60);
+  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+                   : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
 }  // namespace
 
 RunLog::RunLog(const RunOptions& o, const RunInputs& in, const std::string& plan_json, int64_t from_step)
-    : kind_(in.rule.kind), block_(in.drafter.block), every_(o.config.log.every_steps), dir_(o.config.log.dir), terminal_(isatty(STDERR_FILENO) != 0) {
+    : kind_(in.rule.kind),
+      block_(in.drafter.block),
+      every_(o.config.log.every_steps),
+      dir_(o.config.log.dir),
+      terminal_(isatty(STDERR_FILENO) != 0) {
   fs::create_directories(dir_ + "/log");
   write_text_durably(dir_ + "/config.ini", print_config(o.config));
   write_text_durably(dir_ + "/command.txt", o.command_line + "\n");
@@ -66,7 +72,8 @@ RunLog::~RunLog() {
 }
 
 void RunLog::append(std::FILE* f, const std::string& line) {
-  if (std::fputs((line + "\n").c_str(), f) < 0 || std::fflush(f) != 0) fail(fmt::format("{}: {}", dir_, std::strerror(errno)));
+  if (std::fputs((line + "\n").c_str(), f) < 0 || std::fflush(f) != 0)
+    fail(fmt::format("{}: {}", dir_, std::strerror(errno)));
 }
 
 void RunLog::step(const StepReport& r) {
@@ -103,10 +110,12 @@ void RunLog::progress(const StepReport& r) {
   if (!line && !(terminal_ && now - shown_ > std::chrono::milliseconds(200))) return;
   shown_ = now;
   const double per_step = recent_seconds_ / static_cast<double>(recent_steps_);
-  const std::string text =
-      fmt::format("step {}/{}  loss {:.3f}  accuracy {:.3f}  acceptance {:.2f}  grad {:.2f}  lr {:.2e}  {:.0f} tokens/s  waiting for features {:.0f} %  left {}",
-                  r.step, r.total, r.sums.mean_loss(kind_), r.sums.accuracy(), r.sums.acceptance_length(), r.grad_norm, r.lr,
-                  recent_tokens_ / recent_seconds_, 100 * recent_wait_ / recent_seconds_, clock_text(per_step * static_cast<double>(r.total - r.step)));
+  const std::string text = fmt::format(
+      "step {}/{}  loss {:.3f}  accuracy {:.3f}  acceptance {:.2f}  grad {:.2f}  lr {:.2e}  {:.0f} tokens/s  "
+      "waiting for features {:.0f} %  left {}",
+      r.step, r.total, r.sums.mean_loss(kind_), r.sums.accuracy(), r.sums.acceptance_length(), r.grad_norm,
+      r.lr, recent_tokens_ / recent_seconds_, 100 * recent_wait_ / recent_seconds_,
+      clock_text(per_step * static_cast<double>(r.total - r.step)));
   if (terminal_) {
     std::fprintf(stderr, "\r%s\x1b[K", text.c_str());
     std::fflush(stderr);
@@ -135,8 +144,9 @@ void RunLog::evaluation(int64_t step, const StepSums& s) {
   if (first_acceptance_ == 0) first_acceptance_ = s.acceptance_length();
   last_acceptance_ = s.acceptance_length();
   if (open_line_) std::fputc('\n', stderr), open_line_ = false;
-  log_info(fmt::format("held out after step {}: loss {:.3f}, accuracy {:.3f}, acceptance length {:.2f} ({:.0f} blocks)", step, s.mean_loss(kind_),
-                       s.accuracy(), s.acceptance_length(), s.blocks));
+  log_info(fmt::format(
+      "held out after step {}: loss {:.3f}, accuracy {:.3f}, acceptance length {:.2f} ({:.0f} blocks)", step,
+      s.mean_loss(kind_), s.accuracy(), s.acceptance_length(), s.blocks));
 }
 
 }  // namespace slip

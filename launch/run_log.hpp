@@ -1,4 +1,5 @@
-// What drafter 0 writes while it trains: metrics.jsonl (one object a step), eval.jsonl, and a line of progress.
+// What drafter 0 writes while it trains: metrics.jsonl (one object a step), eval.jsonl, and a line of
+// progress.
 #pragma once
 #include <chrono>
 #include <cstdio>

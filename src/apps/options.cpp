@@ -21,7 +21,8 @@ struct Options::Impl {
   std::vector<std::string> required;
 };
 
-Options::Options(std::string command, std::string usage, std::string about) : impl_(std::make_unique<Impl>()) {
+Options::Options(std::string command, std::string usage, std::string about)
+    : impl_(std::make_unique<Impl>()) {
   impl_->command = std::move(command);
   impl_->usage = std::move(usage);
   impl_->about = std::move(about);
@@ -34,7 +35,8 @@ Options& Options::flag(const std::string& name, bool* value, const std::string& 
   return *this;
 }
 Options& Options::text(const std::string& name, std::string* value, const std::string& help) {
-  impl_->options.add_options()(name.c_str(), po::value(value)->value_name(value->empty() ? "TEXT" : *value), help.c_str());
+  impl_->options.add_options()(name.c_str(), po::value(value)->value_name(value->empty() ? "TEXT" : *value),
+                               help.c_str());
   return *this;
 }
 Options& Options::need(const std::string& name, std::string* value, const std::string& help) {
@@ -42,14 +44,17 @@ Options& Options::need(const std::string& name, std::string* value, const std::s
   return text(name, value, help);
 }
 Options& Options::number(const std::string& name, int64_t* value, const std::string& help) {
-  impl_->options.add_options()(name.c_str(), po::value(value)->value_name(std::to_string(*value)), help.c_str());
+  impl_->options.add_options()(name.c_str(), po::value(value)->value_name(std::to_string(*value)),
+                               help.c_str());
   return *this;
 }
 Options& Options::list(const std::string& name, std::vector<std::string>* values, const std::string& help) {
-  impl_->options.add_options()(name.c_str(), po::value(values)->composing()->value_name("TEXT"), help.c_str());
+  impl_->options.add_options()(name.c_str(), po::value(values)->composing()->value_name("TEXT"),
+                               help.c_str());
   return *this;
 }
-Options& Options::positional(std::vector<std::string>* values, const std::string& name, const std::string& help) {
+Options& Options::positional(std::vector<std::string>* values, const std::string& name,
+                             const std::string& help) {
   impl_->hidden.add_options()(name.c_str(), po::value(values), help.c_str());
   impl_->positional.add(name.c_str(), -1);
   return *this;
@@ -71,16 +76,20 @@ bool Options::parse(const Arguments& arguments) {
                   .run(),
               map);
     if (map.count("help") > 0) {
-      std::cout << "usage: slipstream " << impl_->command << " " << impl_->usage << "\n\n" << impl_->about << "\n\n"
+      std::cout << "usage: slipstream " << impl_->command << " " << impl_->usage << "\n\n"
+                << impl_->about << "\n\n"
                 << impl_->options << (impl_->footer.empty() ? "" : "\n" + impl_->footer);
       return false;
     }
     po::notify(map);
   } catch (const po::error& e) {
-    fail_usage(fmt::format("{}: {} (slipstream {} --help shows the options)", impl_->command, e.what(), impl_->command));
+    fail_usage(fmt::format("{}: {} (slipstream {} --help shows the options)", impl_->command, e.what(),
+                           impl_->command));
   }
   for (const std::string& name : impl_->required) {
-    if (map.count(name) == 0) fail_usage(fmt::format("{}: --{} is missing (slipstream {} --help shows the options)", impl_->command, name, impl_->command));
+    if (map.count(name) == 0)
+      fail_usage(fmt::format("{}: --{} is missing (slipstream {} --help shows the options)", impl_->command,
+                             name, impl_->command));
   }
   return true;
 }
@@ -89,7 +98,9 @@ namespace {
 
 po::options_description config_description(Config& config) {
   po::options_description d("Configuration keys");
-  fields(config, [&](const char* key, auto& value, const char* help) { d.add_options()(key, po::value(&value), help); });
+  fields(config, [&](const char* key, auto& value, const char* help) {
+    d.add_options()(key, po::value(&value), help);
+  });
   return d;
 }
 
@@ -104,7 +115,8 @@ po::options_description config_description(Config& config) {
 }
 
 void refuse_unknown(const std::string& where, const std::string& key) {
-  fail_usage(fmt::format("{}: unknown key '{}'; the nearest known one is '{}'", where, key, nearest_key(key)));
+  fail_usage(
+      fmt::format("{}: unknown key '{}'; the nearest known one is '{}'", where, key, nearest_key(key)));
 }
 
 }  // namespace
@@ -122,7 +134,9 @@ Config load_config(const std::string& path, const std::vector<std::string>& sets
     o.string_key = s.substr(0, equals);
     o.value = {s.substr(equals + 1)};
     if (keys.find_nothrow(o.string_key, false) == nullptr) refuse_unknown("--set", o.string_key);
-    std::erase_if(from_sets.options, [&](const po::option& other) { return other.string_key == o.string_key; });  // the last one counts
+    std::erase_if(from_sets.options, [&](const po::option& other) {
+      return other.string_key == o.string_key;
+    });  // the last one counts
     from_sets.options.push_back(o);
   }
   try {
@@ -133,7 +147,8 @@ Config load_config(const std::string& path, const std::vector<std::string>& sets
 
   std::error_code ignored;
   std::ifstream in(path);
-  if (!in || std::filesystem::is_directory(path, ignored)) fail_usage(fmt::format("--config {}: the file cannot be read", path));
+  if (!in || std::filesystem::is_directory(path, ignored))
+    fail_usage(fmt::format("--config {}: the file cannot be read", path));
   try {
     const po::parsed_options from_file = po::parse_config_file(in, keys, true);
     for (const po::option& o : from_file.options) {
@@ -154,7 +169,8 @@ Config load_config(const std::string& path, const std::vector<std::string>& sets
 }
 
 std::string configuration_help() {
-  std::string out = "Configuration keys (--config FILE as INI, --set key=value over it), with their defaults:\n";
+  std::string out =
+      "Configuration keys (--config FILE as INI, --set key=value over it), with their defaults:\n";
   const Config defaults;
   fields(defaults, [&](const char* key, const auto& value, const char* help) {
     out += fmt::format("  {:<28} {:<8} {}\n", key, fmt::format("{}", value), help);
@@ -166,14 +182,19 @@ Device choose_device_kind(const std::string& text) {
   if (text == "cpu") return Device::cpu;
   if (text == "auto") return cuda_device_count() > 0 ? Device::cuda : Device::cpu;
   if (text != "cuda") fail_usage(fmt::format("--device: '{}' is not one of auto, cpu, cuda", text));
-  if (!SLIP_HAVE_CUDA) fail_usage("--device cuda: this build has no CUDA back end (built without nvcc or NCCL)");
-  if (cuda_device_count() == 0) fail_usage("--device cuda: no CUDA device is visible (driver missing, or CUDA_VISIBLE_DEVICES hides them)");
+  if (!SLIP_HAVE_CUDA)
+    fail_usage("--device cuda: this build has no CUDA back end (built without nvcc or NCCL)");
+  if (cuda_device_count() == 0)
+    fail_usage(
+        "--device cuda: no CUDA device is visible (driver missing, or CUDA_VISIBLE_DEVICES hides them)");
   return Device::cuda;
 }
 
 bool bf16_asked(const std::string& precision, Device device) {
-  if (precision != "bf16" && precision != "fp32") fail_usage(fmt::format("--precision: '{}' is not one of bf16, fp32", precision));
-  if (precision == "bf16" && device == Device::cpu) fail_usage("--precision bf16: the CPU computes in fp32; use --precision fp32 or --device cuda");
+  if (precision != "bf16" && precision != "fp32")
+    fail_usage(fmt::format("--precision: '{}' is not one of bf16, fp32", precision));
+  if (precision == "bf16" && device == Device::cpu)
+    fail_usage("--precision bf16: the CPU computes in fp32; use --precision fp32 or --device cuda");
   return precision == "bf16";
 }
 

@@ -12,15 +12,15 @@ namespace slip {
 
 using Arguments = std::vector<std::string>;  // what follows the command's name
 
-// Options of one command. `parse` returns false after printing the help that --help asked for; every mistake is
-// fail_usage and names the option.
+// Options of one command. `parse` returns false after printing the help that --help asked for; every mistake
+// is fail_usage and names the option.
 class Options {
  public:
   Options(std::string command, std::string usage, std::string about);
   ~Options();
   Options& flag(const std::string& name, bool* value, const std::string& help);
-  Options& text(const std::string& name, std::string* value, const std::string& help);         // optional
-  Options& need(const std::string& name, std::string* value, const std::string& help);         // must be given
+  Options& text(const std::string& name, std::string* value, const std::string& help);  // optional
+  Options& need(const std::string& name, std::string* value, const std::string& help);  // must be given
   Options& number(const std::string& name, int64_t* value, const std::string& help);
   Options& list(const std::string& name, std::vector<std::string>* values, const std::string& help);
   Options& positional(std::vector<std::string>* values, const std::string& name, const std::string& help);
@@ -32,8 +32,8 @@ class Options {
   std::unique_ptr<Impl> impl_;
 };
 
-// Reads an INI file and --set key=value pairs over it; unknown keys are refused with the nearest known one, all
-// contradictions are reported at once.
+// Reads an INI file and --set key=value pairs over it; unknown keys are refused with the nearest known one,
+// all contradictions are reported at once.
 Config load_config(const std::string& path, const std::vector<std::string>& sets);
 std::string configuration_help();  // every key with default and meaning
 

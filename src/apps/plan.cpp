@@ -14,7 +14,8 @@ int run_plan(const Arguments& arguments) {
   int64_t ranks = 1;
   bool json = false;
   Options options("plan", "--config FILE --ranks N [--json]",
-                  "Shows the roles of N ranks, who sends to whom, FLOPs per row on each side, the expected balance and the memory of a rank\n"
+                  "Shows the roles of N ranks, who sends to whom, FLOPs per row on each side, the expected "
+                  "balance and the memory of a rank\n"
                   "by name. Reads headers and lengths, no weights; needs no MPI.");
   options.need("config", &a.config, "configuration file (INI)")
       .list("set", &a.sets, "key=value over the file; may be repeated")

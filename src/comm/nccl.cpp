@@ -83,7 +83,8 @@ void NcclComm::wait(const Event& done, const Deadline& deadline, const char* wha
   }
 }
 
-void allreduce_sum(const NcclComm& comm, float* values, int64_t count, cudaStream_t stream, const Deadline& deadline) {
+void allreduce_sum(const NcclComm& comm, float* values, int64_t count, cudaStream_t stream,
+                   const Deadline& deadline) {
   check(ncclAllReduce(values, values, static_cast<size_t>(count), ncclFloat, ncclSum, comm.get(), stream));
   comm.settle(deadline, "NCCL to take a gradient sum");
 }

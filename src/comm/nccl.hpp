@@ -1,5 +1,5 @@
-// NCCL communicators that cannot hang: created without blocking, every wait bounded and watched, aborted instead of
-// destroyed while an exception is in flight. Only for builds with CUDA.
+// NCCL communicators that cannot hang: created without blocking, every wait bounded and watched, aborted
+// instead of destroyed while an exception is in flight. Only for builds with CUDA.
 #pragma once
 #include <nccl.h>
 
@@ -24,7 +24,8 @@ class NcclComm {
   ncclComm_t get() const;  // fails when it was aborted
   void abort() noexcept;   // what is queued ends now, and peers see an error; nothing can be posted any more
   void check_async() const;  // fails when NCCL has seen an error, of a peer or its own
-  // Waits until an operation that was posted has been taken by NCCL (non-blocking communicators answer "in progress").
+  // Waits until an operation that was posted has been taken by NCCL (non-blocking communicators answer "in
+  // progress").
   void settle(const Deadline&, const char* what) const;
   // Waits for `done`, looking at the communicator and the peers meanwhile.
   void wait(const Event& done, const Deadline&, const char* what) const;

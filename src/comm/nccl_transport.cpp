@@ -12,7 +12,9 @@ namespace {
 constexpr int64_t kFences = 64;  // events in turn; a fence is used up by the posts that follow it at once
 }
 
-NcclTransport::NcclTransport(Comm comm, const std::vector<std::pair<int, int>>& pairs, const Deadline& deadline) : comm_(std::move(comm)) {
+NcclTransport::NcclTransport(Comm comm, const std::vector<std::pair<int, int>>& pairs,
+                             const Deadline& deadline)
+    : comm_(std::move(comm)) {
   for (int64_t i = 0; i < kFences; ++i) fences_.push_back(make_event());
   Buffer byte(Place::device, 1);
   for (const auto& [a, b] : pairs) {
@@ -20,8 +22,10 @@ NcclTransport::NcclTransport(Comm comm, const std::vector<std::pair<int, int>>& 
     const Comm two = comm_.split(mine ? 0 : -1, fmt::format("pair {}-{}", a, b), deadline);
     if (!mine) continue;
     const int peer = comm_.rank() == a ? b : a;
-    pairs_.push_back({std::make_unique<NcclComm>(two, two.name(), deadline), make_stream(), peer, two.rank() == 0 ? 1 : 0});
-    const Transfer first = comm_.rank() == a ? post_send(peer, byte.data(), 1, {}) : post_recv(peer, byte.data(), 1, {});
+    pairs_.push_back({std::make_unique<NcclComm>(two, two.name(), deadline), make_stream(), peer,
+                      two.rank() == 0 ? 1 : 0});
+    const Transfer first =
+        comm_.rank() == a ? post_send(peer, byte.data(), 1, {}) : post_recv(peer, byte.data(), 1, {});
     wait(*this, first, peer, deadline, "the first byte between two GPUs");
   }
 }
@@ -46,7 +50,8 @@ NcclTransport::Pair& NcclTransport::pair_with(int peer) {
 
 Transfer NcclTransport::post(int peer, bool send, void* data, int64_t bytes, Fence after) {
   Pair& p = pair_with(peer);
-  if (after.id >= 0) check(cudaStreamWaitEvent(p.stream.get(), fences_[static_cast<size_t>(after.id % kFences)].get()));
+  if (after.id >= 0)
+    check(cudaStreamWaitEvent(p.stream.get(), fences_[static_cast<size_t>(after.id % kFences)].get()));
   const size_t count = static_cast<size_t>(bytes);
   check(send ? ncclSend(data, count, ncclInt8, p.partner, p.comm->get(), p.stream.get())
              : ncclRecv(data, count, ncclInt8, p.partner, p.comm->get(), p.stream.get()));
@@ -67,7 +72,9 @@ Transfer NcclTransport::post(int peer, bool send, void* data, int64_t bytes, Fen
 Transfer NcclTransport::post_send(int peer, const void* data, int64_t bytes, Fence after) {
   return post(peer, true, const_cast<void*>(data), bytes, after);
 }
-Transfer NcclTransport::post_recv(int peer, void* data, int64_t bytes, Fence after) { return post(peer, false, data, bytes, after); }
+Transfer NcclTransport::post_recv(int peer, void* data, int64_t bytes, Fence after) {
+  return post(peer, false, data, bytes, after);
+}
 
 bool NcclTransport::test(Transfer transfer) {
   require(transfer.id >= 0, "NcclTransport: a transfer that was never posted");

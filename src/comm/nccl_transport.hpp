@@ -1,5 +1,5 @@
-// Device memory by NCCL: one communicator and one stream for each pair of ranks, so that a slow pair holds up no other
-// and what is posted between two ranks runs in the order of the posts.
+// Device memory by NCCL: one communicator and one stream for each pair of ranks, so that a slow pair holds up
+// no other and what is posted between two ranks runs in the order of the posts.
 #pragma once
 #include <deque>
 #include <map>
@@ -12,8 +12,9 @@ namespace slip {
 
 class NcclTransport : public Transport {
  public:
-  // Collective over `comm`: makes a communicator for each pair of `pairs` (ranks of comm, the same list on every rank,
-  // in the same order), and lets each pair exchange one byte, so that no later post waits for a connection.
+  // Collective over `comm`: makes a communicator for each pair of `pairs` (ranks of comm, the same list on
+  // every rank, in the same order), and lets each pair exchange one byte, so that no later post waits for a
+  // connection.
   NcclTransport(Comm comm, const std::vector<std::pair<int, int>>& pairs, const Deadline&);
   ~NcclTransport() override;
 
@@ -29,7 +30,7 @@ class NcclTransport : public Transport {
   struct Pair {
     std::unique_ptr<NcclComm> comm;
     Stream stream;
-    int peer;  // this rank's partner, as a rank of `comm_`
+    int peer;     // this rank's partner, as a rank of `comm_`
     int partner;  // the partner's rank in the pair's communicator: 0 or 1
   };
   struct Operation {

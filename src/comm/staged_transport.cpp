@@ -3,7 +3,7 @@
 namespace slip {
 namespace {
 
-constexpr int64_t kFences = 64;           // events in turn; a fence is used up by the posts that follow it at once
+constexpr int64_t kFences = 64;  // events in turn; a fence is used up by the posts that follow it at once
 constexpr int64_t kSlots = int64_t{1} << 16;  // operations at once; an id is serial * kSlots + index
 
 bool passed(const Event& event) {
@@ -26,7 +26,8 @@ Fence StagedTransport::fence(const Queue& queue) {
   return {id};
 }
 
-StagedTransport::Operation& StagedTransport::start(int peer, void* device, int64_t bytes, bool send, Fence after) {
+StagedTransport::Operation& StagedTransport::start(int peer, void* device, int64_t bytes, bool send,
+                                                   Fence after) {
   size_t i = 0;
   while (i < operations_.size() && operations_[i].stage != Stage::free) ++i;
   if (i == operations_.size()) {
@@ -42,14 +43,16 @@ StagedTransport::Operation& StagedTransport::start(int peer, void* device, int64
   op.device = device;
   op.bytes = bytes;
   if (op.pinned.bytes() < bytes) op.pinned = Buffer(Place::pinned, bytes);
-  if (after.id >= 0) check(cudaStreamWaitEvent(stream_.get(), fences_[static_cast<size_t>(after.id % kFences)].get()));
+  if (after.id >= 0)
+    check(cudaStreamWaitEvent(stream_.get(), fences_[static_cast<size_t>(after.id % kFences)].get()));
   return op;
 }
 
 Transfer StagedTransport::post_send(int peer, const void* data, int64_t bytes, Fence after) {
   Operation& op = start(peer, const_cast<void*>(data), bytes, true, after);
   op.stage = Stage::to_host;
-  check(cudaMemcpyAsync(op.pinned.data(), data, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_.get()));
+  check(cudaMemcpyAsync(op.pinned.data(), data, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                        stream_.get()));
   check(cudaEventRecord(op.copied.get(), stream_.get()));
   unsent_.push_back(&op);
   return {op.id};
@@ -76,7 +79,8 @@ void StagedTransport::advance(Operation& op) {
     if (op.send) {
       op.stage = Stage::free;
     } else {
-      check(cudaMemcpyAsync(op.device, op.pinned.data(), static_cast<size_t>(op.bytes), cudaMemcpyHostToDevice, stream_.get()));
+      check(cudaMemcpyAsync(op.device, op.pinned.data(), static_cast<size_t>(op.bytes),
+                            cudaMemcpyHostToDevice, stream_.get()));
       check(cudaEventRecord(op.copied.get(), stream_.get()));
       op.stage = Stage::to_device;
     }

@@ -1,5 +1,6 @@
-// Device memory by way of pinned host memory and MPI: for ranks that share a GPU, which NCCL refuses. A send copies to
-// the host on its own stream and starts MPI's message when that is done; a receive copies to the device after it.
+// Device memory by way of pinned host memory and MPI: for ranks that share a GPU, which NCCL refuses. A send
+// copies to the host on its own stream and starts MPI's message when that is done; a receive copies to the
+// device after it.
 #pragma once
 #include <deque>
 #include <memory>
@@ -37,15 +38,16 @@ class StagedTransport : public Transport {
     Transfer message;
   };
   Operation& start(int peer, void* device, int64_t bytes, bool send, Fence after);
-  // MPI messages of a pair leave in the order of their posts: a send whose copy is done waits for those before it.
+  // MPI messages of a pair leave in the order of their posts: a send whose copy is done waits for those
+  // before it.
   void start_messages();
   void advance(Operation&);
 
   MpiTransport mpi_;
   Stream stream_ = make_stream();
-  std::deque<Operation> operations_;     // stable addresses; reused
-  std::deque<Operation*> unsent_;        // sends whose message has not been started, in order
-  std::deque<Event> fences_;             // by id
+  std::deque<Operation> operations_;  // stable addresses; reused
+  std::deque<Operation*> unsent_;     // sends whose message has not been started, in order
+  std::deque<Event> fences_;          // by id
   int64_t serial_ = 0;
   int free_ = 0;
 };

@@ -24,7 +24,8 @@ class Error : public std::runtime_error {
 };
 
 // The world's failures: code 1. `fail_usage`: the command line or a configuration is wrong, code 2.
-// `fail_input`: a file is missing or bad, code 3. Messages are one line: what, where, declared, found, remedy.
+// `fail_input`: a file is missing or bad, code 3. Messages are one line: what, where, declared, found,
+// remedy.
 [[noreturn]] void fail(const std::string& message, Where at = Where::current());
 [[noreturn]] void fail_usage(const std::string& message, Where at = Where::current());
 [[noreturn]] void fail_input(const std::string& message, Where at = Where::current());

@@ -21,7 +21,8 @@ struct Log {
 Log& log() {
   static Log l = [] {
     Log made;
-    made.terminal = std::make_shared<spdlog::logger>("terminal", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made.terminal =
+        std::make_shared<spdlog::logger>("terminal", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made.terminal->set_pattern("slipstream: %v");
     return made;
   }();
@@ -42,7 +43,8 @@ void log_init(int rank, int ranks) {
 }
 
 void log_to_file(const std::string& path) {
-  log().file = std::make_shared<spdlog::logger>("file", std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
+  log().file =
+      std::make_shared<spdlog::logger>("file", std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
   log().file->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
   log().file->flush_on(spdlog::level::info);
 }

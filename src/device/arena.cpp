@@ -19,16 +19,19 @@ void* Arena::take_bytes(const std::string& name, int64_t bytes, const char* key)
     buffers_.emplace_back(device_ == Device::cpu ? Place::host : Place::device, bytes);
   } catch (const Error& e) {
     fail_usage(fmt::format("memory: {} needs {:.1f} MiB more than there is{}; taken so far:\n{}", name,
-                           static_cast<double>(bytes) / 0x1p20, *key ? fmt::format(" (make {} smaller)", key) : "",
-                           table()));
+                           static_cast<double>(bytes) / 0x1p20,
+                           *key ? fmt::format(" (make {} smaller)", key) : "", table()));
   }
   return buffers_.back().data();
 }
 
 std::string Arena::table(int64_t most) const {
   std::vector<Entry> sorted = entries_;
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Entry& a, const Entry& b) { return a.bytes > b.bytes; });
-  const auto line = [](int64_t bytes, const std::string& name) { return fmt::format("{:>12.2f} MiB  {}\n", static_cast<double>(bytes) / 0x1p20, name); };
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const Entry& a, const Entry& b) { return a.bytes > b.bytes; });
+  const auto line = [](int64_t bytes, const std::string& name) {
+    return fmt::format("{:>12.2f} MiB  {}\n", static_cast<double>(bytes) / 0x1p20, name);
+  };
   std::string out;
   int64_t rest = 0, rest_names = 0;
   for (size_t i = 0; i < sorted.size(); ++i) {

@@ -28,7 +28,8 @@ Buffer::Buffer(Place place, int64_t bytes) : bytes_(bytes) {
     } else {
       check(cudaMalloc(&p, static_cast<size_t>(bytes)));
       check(cudaMemset(p, 0, static_cast<size_t>(bytes)));
-      // The fill runs on the legacy stream, which our streams do not wait for: it must not overtake their writes.
+      // The fill runs on the legacy stream, which our streams do not wait for: it must not overtake their
+      // writes.
       check(cudaStreamSynchronize(nullptr));
     }
 #else

@@ -29,8 +29,8 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-// Copies and fills in queue order. On a CUDA queue `device` memory is device memory and copies are asynchronous:
-// the host side must stay until the queue has passed it.
+// Copies and fills in queue order. On a CUDA queue `device` memory is device memory and copies are
+// asynchronous: the host side must stay until the queue has passed it.
 void copy_to_device(void* device, const void* host, int64_t bytes, const Queue&);
 void copy_to_host(void* host, const void* device, int64_t bytes, const Queue&);
 void copy_on_device(void* to, const void* from, int64_t bytes, const Queue&);

@@ -17,7 +17,8 @@ void cpu_level_check() {
                   : level == "x86-64-v3" ? __builtin_cpu_supports("x86-64-v3")
                                          : true;
   if (!ok) {
-    fail("built for " + std::string(level) + ", which this processor lacks: configure again here, or with -DSLIP_CPU_LEVEL=x86-64-v3");
+    fail("built for " + std::string(level) +
+         ", which this processor lacks: configure again here, or with -DSLIP_CPU_LEVEL=x86-64-v3");
   }
 #endif
 }

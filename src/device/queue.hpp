@@ -25,12 +25,13 @@ struct Queue {
 #define SLIP_HAVE_CUDA 0
 #endif
 
-template <class T> inline constexpr bool kHasCpu = !__is_same(T, Bf16);                        // float, double
+template <class T> inline constexpr bool kHasCpu = !__is_same(T, Bf16);                       // float, double
 template <class T> inline constexpr bool kHasCuda = SLIP_HAVE_CUDA && !__is_same(T, double);  // float, Bf16
 
-// Calls the implementation that the queue asks for. The arguments are generic lambdas, so an implementation that
-// does not exist for T is never referred to.
-template <class T, class OnCpu, class OnCuda> void dispatch(const Queue& q, OnCpu&& on_cpu, OnCuda&& on_cuda) {
+// Calls the implementation that the queue asks for. The arguments are generic lambdas, so an implementation
+// that does not exist for T is never referred to.
+template <class T, class OnCpu, class OnCuda>
+void dispatch(const Queue& q, OnCpu&& on_cpu, OnCuda&& on_cuda) {
   if (q.on_cpu()) {
     if constexpr (kHasCpu<T>) return on_cpu(0);
     fail("the CPU back end computes in fp32");

@@ -18,7 +18,9 @@
 namespace slip {
 namespace {
 
-[[noreturn]] void fail_errno(const std::string& what) { fail(fmt::format("{}: {}", what, std::strerror(errno))); }
+[[noreturn]] void fail_errno(const std::string& what) {
+  fail(fmt::format("{}: {}", what, std::strerror(errno)));
+}
 
 }  // namespace
 

@@ -46,8 +46,8 @@ DrafterModel read_drafter_config(const std::string& path);  // a config.json or 
 // (default_taps, one tap per draft layer).
 DrafterModel read_new_drafter_config(const std::string& path, const TargetModel&);
 std::string drafter_config_json(const DrafterModel&);  // what is published: dflash.md 1.5
-// Both fit each other: hidden, vocab rows, taps in range, mask id < vocab, target_layers. All contradictions, each with
-// both values, in one fail_usage line. Tap N-1 is a warning.
+// Both fit each other: hidden, vocab rows, taps in range, mask id < vocab, target_layers. All contradictions,
+// each with both values, in one fail_usage line. Tap N-1 is a warning.
 void check_fit(const DrafterModel&, const TargetModel&, const std::string& target_path);
 // Default taps when a new config names none: n==1 -> T/2, else round-half-even(1 + i (T-4)/(n-1)). fail_usage
 // when that gives a layer twice or one that is not there.

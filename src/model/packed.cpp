@@ -14,7 +14,8 @@ PackedRow::PackedRow(const std::string& name, int64_t max_tokens, Arena& arena)
 Packed PackedRow::set(std::span<const int32_t> ids, std::span<const int64_t> lengths, const Queue& queue) {
   const int64_t tokens = static_cast<int64_t>(ids.size());
   require(tokens <= max_tokens_, "PackedRow: more tokens than the row was made for");
-  require(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) == tokens, "PackedRow: lengths do not add up");
+  require(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) == tokens,
+          "PackedRow: lengths do not add up");
   synchronize(queue);  // the last row's copies may still read the host vectors
   host_ids_.assign(ids.begin(), ids.end());
   host_position_.clear();
@@ -30,8 +31,8 @@ Packed PackedRow::set(std::span<const int32_t> ids, std::span<const int64_t> len
   return {tokens, static_cast<int>(lengths.size()), ids_, position_, cu_, host_cu_.data()};
 }
 
-RopeTable make_rope_table(const std::string& name, const RopeConfig& rope, int64_t head_dim, int64_t positions,
-                          Arena& arena, const Queue& queue) {
+RopeTable make_rope_table(const std::string& name, const RopeConfig& rope, int64_t head_dim,
+                          int64_t positions, Arena& arena, const Queue& queue) {
   const std::vector<double> frequency = rope_frequencies(rope, head_dim);
   const int64_t half = static_cast<int64_t>(frequency.size());
   View2<float> cos = arena.take2<float>(name + ".cos", positions, half);

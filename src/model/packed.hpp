@@ -1,4 +1,5 @@
-// Documents packed into one row, where the queue's memory is: what a target forwards and a drafter's context is.
+// Documents packed into one row, where the queue's memory is: what a target forwards and a drafter's context
+// is.
 #pragma once
 #include <span>
 #include <string>
@@ -33,7 +34,7 @@ class PackedRow {
 };
 
 // cos and sin of position * frequency in fp32, computed in double (target-models.md 8.4).
-RopeTable make_rope_table(const std::string& name, const RopeConfig& rope, int64_t head_dim, int64_t positions,
-                          Arena& arena, const Queue& queue);
+RopeTable make_rope_table(const std::string& name, const RopeConfig& rope, int64_t head_dim,
+                          int64_t positions, Arena& arena, const Queue& queue);
 
 }  // namespace slip

@@ -22,7 +22,8 @@ std::string embedding_name(const WeightFolder& folder) {
 
 template <class T> void WeightReader<T>::read(const std::string& name, View2<T> to) {
   const TensorInfo& info = *folder_.find(name);
-  require(to.stride == to.cols && info.count() == to.rows * to.cols, "WeightReader: the tensor does not fit its place");
+  require(to.stride == to.cols && info.count() == to.rows * to.cols,
+          "WeightReader: the tensor does not fit its place");
   if (dry_) return;
   host_.resize(static_cast<size_t>(info.count()));
   if constexpr (std::is_same_v<T, Bf16>) {
@@ -39,7 +40,8 @@ template class WeightReader<Bf16>;
 #endif
 
 const ParameterLayout::Entry& ParameterLayout::at(const std::string& name) const {
-  const auto it = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.name == name; });
+  const auto it =
+      std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.name == name; });
   if (it == entries.end()) fail("no drafter tensor is called " + name);
   return *it;
 }
@@ -78,7 +80,8 @@ ParameterLayout parameter_layout(const DrafterModel& m) {
   return layout;
 }
 
-template <class T> DrafterViews<T> drafter_views(const DrafterModel& m, const ParameterLayout& layout, T* flat) {
+template <class T>
+DrafterViews<T> drafter_views(const DrafterModel& m, const ParameterLayout& layout, T* flat) {
   const auto at = [&](const std::string& name) { return flat + layout.at(name).offset; };
   const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim, h = m.hidden;
   DrafterViews<T> v;
@@ -111,7 +114,8 @@ std::vector<float> initial_parameters(const DrafterModel& m, const ParameterLayo
     const uint64_t name = fnv1a64(e.name);
     const float scale = static_cast<float>(m.initializer_range);
     for (int64_t i = 0; i < e.count; ++i) {
-      to[i] = e.shape.size() == 1 ? 1.0f : round_bf16(scale * random_normal(seed, name, static_cast<uint64_t>(i)));
+      to[i] = e.shape.size() == 1 ? 1.0f
+                                  : round_bf16(scale * random_normal(seed, name, static_cast<uint64_t>(i)));
     }
   }
   return out;

@@ -9,14 +9,16 @@
 
 namespace slip {
 
-// The embedding's name in a checkpoint: with or without the wrapper of multimodal files; fails with the names at hand.
+// The embedding's name in a checkpoint: with or without the wrapper of multimodal files; fails with the names
+// at hand.
 std::string embedding_name(const WeightFolder&);
 
 // Copies tensors of a folder to where a queue's memory is, converted to T, through one host buffer.
 template <class T> class WeightReader {
  public:
   // dry: `read` checks and copies nothing, for an arena that only measures.
-  WeightReader(const WeightFolder& folder, const Queue& queue, bool dry) : folder_(folder), queue_(queue), dry_(dry) {}
+  WeightReader(const WeightFolder& folder, const Queue& queue, bool dry)
+      : folder_(folder), queue_(queue), dry_(dry) {}
   void read(const std::string& name, View2<T> to);  // contiguous, as many elements as the tensor has
 
  private:
@@ -26,8 +28,8 @@ template <class T> class WeightReader {
   std::vector<T> host_;
 };
 
-// Where each published tensor lies in the flat buffers of weights, gradients, masters and moments. Keys and values of
-// all layers lie together, so that the context's projections are one product; gate and up likewise.
+// Where each published tensor lies in the flat buffers of weights, gradients, masters and moments. Keys and
+// values of all layers lie together, so that the context's projections are one product; gate and up likewise.
 struct ParameterLayout {
   struct Entry {
     std::string name;  // published name
@@ -46,15 +48,15 @@ template <class T> struct DrafterViews {
     T *input_norm, *q_norm, *k_norm, *post_norm;
     View2<T> q, kv, o, gate_up, down;  // kv: (2*kv_heads*d, H), keys then values, a part of kv_all
   };
-  View2<T> fc;          // (H, K*H)
+  View2<T> fc;  // (H, K*H)
   T *hidden_norm, *norm;
-  View2<T> kv_all;      // (layers*2*kv_heads*d, H)
+  View2<T> kv_all;  // (layers*2*kv_heads*d, H)
   std::vector<Layer> layers;
 };
 template <class T> DrafterViews<T> drafter_views(const DrafterModel&, const ParameterLayout&, T* flat);
 
-// New weights, rounded to bf16 (the masters start from what is published): matrices N(0, initializer_range^2) by
-// counter-based numbers of (seed, name, index), norms 1 (dflash.md 1.7).
+// New weights, rounded to bf16 (the masters start from what is published): matrices N(0, initializer_range^2)
+// by counter-based numbers of (seed, name, index), norms 1 (dflash.md 1.7).
 std::vector<float> initial_parameters(const DrafterModel&, const ParameterLayout&, uint64_t seed);
 // A published drafter folder (warm start), names and shapes checked.
 std::vector<float> published_parameters(const ParameterLayout&, const std::string& folder);

@@ -10,7 +10,8 @@ namespace {
 constexpr uint64_t kAnchorStream = fnv1a64("anchors");
 }
 
-std::vector<int> choose_anchors(std::span<const uint8_t> mask, int64_t count, uint64_t seed, int64_t epoch, int64_t document) {
+std::vector<int> choose_anchors(std::span<const uint8_t> mask, int64_t count, uint64_t seed, int64_t epoch,
+                                int64_t document) {
   struct Candidate {
     uint64_t key;
     int position;
@@ -19,12 +20,14 @@ std::vector<int> choose_anchors(std::span<const uint8_t> mask, int64_t count, ui
   // One generator key per (seed, epoch); document and position are the counter.
   const uint64_t key = random_u64(seed ^ kAnchorStream, 0, static_cast<uint64_t>(epoch));
   for (size_t p = 0; p + 1 < mask.size(); ++p) {
-    if (mask[p] && mask[p + 1]) candidates.push_back({random_u64(key, static_cast<uint64_t>(document), p), static_cast<int>(p)});
+    if (mask[p] && mask[p + 1])
+      candidates.push_back({random_u64(key, static_cast<uint64_t>(document), p), static_cast<int>(p)});
   }
   if (static_cast<int64_t>(candidates.size()) > count) {
-    std::nth_element(candidates.begin(), candidates.begin() + count, candidates.end(), [](const Candidate& a, const Candidate& b) {
-      return a.key != b.key ? a.key < b.key : a.position < b.position;
-    });
+    std::nth_element(candidates.begin(), candidates.begin() + count, candidates.end(),
+                     [](const Candidate& a, const Candidate& b) {
+                       return a.key != b.key ? a.key < b.key : a.position < b.position;
+                     });
     candidates.resize(static_cast<size_t>(count));
   }
   std::vector<int> anchors;
@@ -57,14 +60,16 @@ void add_document(RowBlocks& out, const DrafterModel& model, LabelMask rule, std
   }
 }
 
-RowBlocks make_blocks(const RowTokens& row, const DrafterModel& model, LabelMask rule, const AnchorDraw& draw) {
+RowBlocks make_blocks(const RowTokens& row, const DrafterModel& model, LabelMask rule,
+                      const AnchorDraw& draw) {
   RowBlocks out;
   out.block = model.block;
   int64_t start = 0;
   for (size_t d = 0; d < row.lengths.size(); ++d) {
     const size_t first = static_cast<size_t>(start), n = static_cast<size_t>(row.lengths[d]);
     const std::span<const uint8_t> mask = std::span(row.mask).subspan(first, n);
-    const std::vector<int> anchors = choose_anchors(mask, draw.count, draw.seed, draw.epoch, row.document_ids[d]);
+    const std::vector<int> anchors =
+        choose_anchors(mask, draw.count, draw.seed, draw.epoch, row.document_ids[d]);
     add_document(out, model, rule, std::span(row.ids).subspan(first, n), mask, anchors, start);
     start += row.lengths[d];
   }

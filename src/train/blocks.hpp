@@ -1,5 +1,6 @@
-// Anchors and labels (dflash.md 3.1, 3.2). An anchor is a position p of a document with mask[p] = mask[p+1] = 1; slot j
-// of its block stands at p + j and learns the token there, if that is supervised and inside the document.
+// Anchors and labels (dflash.md 3.1, 3.2). An anchor is a position p of a document with mask[p] = mask[p+1] =
+// 1; slot j of its block stands at p + j and learns the token there, if that is supervised and inside the
+// document.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -12,9 +13,10 @@ namespace slip {
 
 enum class LabelMask { prefix, pointwise };  // prefix: labels end at the first unsupervised token
 
-// At most `count` candidates, ascending: those with the smallest Philox numbers of (seed, epoch, document, position).
-// Neither rank nor batch enters, so a resumed or re-split run draws the same.
-std::vector<int> choose_anchors(std::span<const uint8_t> mask, int64_t count, uint64_t seed, int64_t epoch, int64_t document);
+// At most `count` candidates, ascending: those with the smallest Philox numbers of (seed, epoch, document,
+// position). Neither rank nor batch enters, so a resumed or re-split run draws the same.
+std::vector<int> choose_anchors(std::span<const uint8_t> mask, int64_t count, uint64_t seed, int64_t epoch,
+                                int64_t document);
 
 // The blocks of a row in host memory. Rows of the drafter: block i, slot j is row i * block + j.
 struct RowBlocks {

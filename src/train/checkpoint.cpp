@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kVersion = 1;
-const char* const kFiles[] = {"drafter/config.json", "drafter/model.safetensors", "state/optimizer.safetensors", "state/trainer.json"};
+const char* const kFiles[] = {"drafter/config.json", "drafter/model.safetensors",
+                              "state/optimizer.safetensors", "state/trainer.json"};
 
 std::string step_name(int64_t step) { return fmt::format("step-{:08}", step); }
 
@@ -31,26 +32,38 @@ int64_t step_of(const std::string& name) {
   return error == std::errc() && p == end ? step : -1;
 }
 
-std::vector<TensorToWrite> named(const std::string& prefix, const ParameterLayout& layout, const std::vector<float>& flat) {
+std::vector<TensorToWrite> named(const std::string& prefix, const ParameterLayout& layout,
+                                 const std::vector<float>& flat) {
   std::vector<TensorToWrite> out;
-  for (const ParameterLayout::Entry& e : layout.entries) out.push_back({prefix + e.name, Dtype::f32, e.shape, flat.data() + e.offset});
+  for (const ParameterLayout::Entry& e : layout.entries)
+    out.push_back({prefix + e.name, Dtype::f32, e.shape, flat.data() + e.offset});
   return out;
 }
 
 // The published weights are the masters rounded to bf16: what a new drafter started from and what is served.
-void write_drafter(const std::string& folder, const DrafterModel& model, const ParameterLayout& layout, const std::vector<float>& master) {
+void write_drafter(const std::string& folder, const DrafterModel& model, const ParameterLayout& layout,
+                   const std::vector<float>& master) {
   fs::create_directory(folder);
   write_text_durably(folder + "/config.json", drafter_config_json(model));
   std::vector<Bf16> bits(master.size());
   std::transform(master.begin(), master.end(), bits.begin(), to_bf16);
   std::vector<TensorToWrite> tensors;
-  for (const ParameterLayout::Entry& e : layout.entries) tensors.push_back({e.name, Dtype::bf16, e.shape, bits.data() + e.offset});
+  for (const ParameterLayout::Entry& e : layout.entries)
+    tensors.push_back({e.name, Dtype::bf16, e.shape, bits.data() + e.offset});
   write_safetensors(folder + "/model.safetensors", tensors);
 }
 
 nlohmann::json to_json(const TrainerState& s) {
-  return {{"version", kVersion}, {"step", s.step}, {"epoch", s.epoch}, {"epoch_step", s.epoch_step}, {"bad_rows", s.bad_rows},
-          {"bad_steps", s.bad_steps}, {"total_steps", s.total_steps}, {"documents", s.documents}, {"tokens", s.tokens}, {"config", s.config}};
+  return {{"version", kVersion},
+          {"step", s.step},
+          {"epoch", s.epoch},
+          {"epoch_step", s.epoch_step},
+          {"bad_rows", s.bad_rows},
+          {"bad_steps", s.bad_steps},
+          {"total_steps", s.total_steps},
+          {"documents", s.documents},
+          {"tokens", s.tokens},
+          {"config", s.config}};
 }
 
 // Complete checkpoints of a folder by step, ascending; incomplete ones are reported when asked.
@@ -61,7 +74,8 @@ std::vector<std::pair<int64_t, std::string>> complete(const std::string& folder,
     const std::string name = e.path().filename().string();
     const int64_t step = step_of(name);
     if (step < 0) {
-      if (report && name.rfind("step-", 0) == 0) log_warn(fmt::format("{}: an unfinished checkpoint, ignored", e.path().string()));
+      if (report && name.rfind("step-", 0) == 0)
+        log_warn(fmt::format("{}: an unfinished checkpoint, ignored", e.path().string()));
       continue;
     }
     const std::string problem = checkpoint_problem(e.path().string(), false);
@@ -77,8 +91,9 @@ std::vector<std::pair<int64_t, std::string>> complete(const std::string& folder,
 
 }  // namespace
 
-std::string save_checkpoint(const std::string& folder, const DrafterModel& model, const ParameterLayout& layout,
-                            const SavedOptimizer& optimizer, const TrainerState& state, int64_t keep) {
+std::string save_checkpoint(const std::string& folder, const DrafterModel& model,
+                            const ParameterLayout& layout, const SavedOptimizer& optimizer,
+                            const TrainerState& state, int64_t keep) {
   fs::create_directories(folder);
   const std::string path = folder + "/" + step_name(state.step), partial = path + ".partial";
   fs::remove_all(partial);  // what a killed save left behind
@@ -86,7 +101,8 @@ std::string save_checkpoint(const std::string& folder, const DrafterModel& model
   write_drafter(partial + "/drafter", model, layout, optimizer.master);
   fs::create_directory(partial + "/state");
   std::vector<TensorToWrite> tensors;
-  for (const auto& [prefix, flat] : {std::pair{"master.", &optimizer.master}, {"m.", &optimizer.m}, {"v.", &optimizer.v}}) {
+  for (const auto& [prefix, flat] :
+       {std::pair{"master.", &optimizer.master}, {"m.", &optimizer.m}, {"v.", &optimizer.v}}) {
     for (TensorToWrite& t : named(prefix, layout, *flat)) tensors.push_back(std::move(t));
   }
   write_safetensors(partial + "/state/optimizer.safetensors", tensors);
@@ -94,10 +110,14 @@ std::string save_checkpoint(const std::string& folder, const DrafterModel& model
   sync_folder(partial + "/drafter");
   sync_folder(partial + "/state");
 
-  nlohmann::json manifest = {{"version", kVersion}, {"step", state.step}, {"checksum", "xxh3-64"}, {"files", nlohmann::json::array()}};
+  nlohmann::json manifest = {{"version", kVersion},
+                             {"step", state.step},
+                             {"checksum", "xxh3-64"},
+                             {"files", nlohmann::json::array()}};
   for (const char* name : kFiles) {
     const std::string file = partial + "/" + name;
-    manifest["files"].push_back({{"name", name}, {"bytes", fs::file_size(file)}, {"xxh3", fmt::format("{:016x}", file_xxh3(file))}});
+    manifest["files"].push_back(
+        {{"name", name}, {"bytes", fs::file_size(file)}, {"xxh3", fmt::format("{:016x}", file_xxh3(file))}});
   }
   write_text_durably(partial + "/manifest.json", manifest.dump(2) + "\n");
   fs::remove_all(path);  // the same step saved again, after --resume from an older one
@@ -118,7 +138,9 @@ std::string checkpoint_problem(const std::string& path, bool checksums) {
   if (!fs::exists(manifest_path)) return "no manifest.json: it was not finished";
   try {
     const nlohmann::json manifest = read_json_file(manifest_path);
-    if (manifest.at("version").get<int>() != kVersion) return fmt::format("manifest version {}, this program reads {}", manifest.at("version").dump(), kVersion);
+    if (manifest.at("version").get<int>() != kVersion)
+      return fmt::format("manifest version {}, this program reads {}", manifest.at("version").dump(),
+                         kVersion);
     std::set<std::string> listed;
     for (const nlohmann::json& f : manifest.at("files")) {
       const std::string name = f.at("name").get<std::string>(), file = path + "/" + name;
@@ -128,7 +150,8 @@ std::string checkpoint_problem(const std::string& path, bool checksums) {
       if (error) return fmt::format("{} is missing", name);
       if (size != declared) return fmt::format("{} has {} bytes, the manifest says {}", name, size, declared);
       if (!checksums) continue;
-      const std::string found = fmt::format("{:016x}", file_xxh3(file)), want = f.at("xxh3").get<std::string>();
+      const std::string found = fmt::format("{:016x}", file_xxh3(file)),
+                        want = f.at("xxh3").get<std::string>();
       if (found != want) return fmt::format("{} has checksum {}, the manifest says {}", name, found, want);
     }
     for (const char* name : kFiles) {
@@ -178,7 +201,8 @@ LoadedCheckpoint load_checkpoint(const std::string& path, const ParameterLayout&
       const TensorInfo* t = file.find(prefix + e.name);
       if (t == nullptr) fail_input(fmt::format("{}: no tensor {}{}", file.path(), prefix, e.name));
       if (t->shape != e.shape || t->dtype != Dtype::f32) {
-        fail_input(fmt::format("{}: {} is {} {}, want F32 {}", file.path(), t->name, t->dtype_text, shape_text(t->shape), shape_text(e.shape)));
+        fail_input(fmt::format("{}: {} is {} {}, want F32 {}", file.path(), t->name, t->dtype_text,
+                               shape_text(t->shape), shape_text(e.shape)));
       }
       file.read(*t, flat.data() + e.offset);
     }
@@ -190,20 +214,24 @@ LoadedCheckpoint load_checkpoint(const std::string& path, const ParameterLayout&
 }
 
 std::vector<std::string> resume_contradictions(const TrainerState& saved, const TrainerState& now) {
-  // Free to change: where the run lives, how it is spread and watched; and the files' places, which may have moved
-  // (their content is compared by documents, tokens and the drafter's own config).
+  // Free to change: where the run lives, how it is spread and watched; and the files' places, which may have
+  // moved (their content is compared by documents, tokens and the drafter's own config).
   const auto free_key = [](const std::string& key) {
     static const char* const kFree[] = {"roles.", "log.", "checkpoint.", "eval.", "comm.", "dump."};
-    static const char* const kFreeKeys[] = {"train.blocks_per_pass", "train.max_minutes", "train.max_bad_steps", "train.steps", "data.epochs",
-                                            "target.path", "target.attention", "data.tokens", "data.features", "drafter.config", "drafter.init_from"};
-    return std::any_of(std::begin(kFree), std::end(kFree), [&](const char* p) { return key.rfind(p, 0) == 0; }) ||
+    static const char* const kFreeKeys[] = {
+        "train.blocks_per_pass", "train.max_minutes", "train.max_bad_steps", "train.steps",
+        "data.epochs",           "target.path",       "target.attention",    "data.tokens",
+        "data.features",         "drafter.config",    "drafter.init_from"};
+    return std::any_of(std::begin(kFree), std::end(kFree),
+                       [&](const char* p) { return key.rfind(p, 0) == 0; }) ||
            std::any_of(std::begin(kFreeKeys), std::end(kFreeKeys), [&](const char* k) { return key == k; });
   };
   std::vector<std::string> out;
   for (const auto& [key, value] : now.config) {
     const auto old = saved.config.find(key);
     if (free_key(key) || old == saved.config.end() || old->second == value) continue;
-    out.push_back(fmt::format("{}: the checkpoint has {}, the configuration says {}", key, old->second, value));
+    out.push_back(
+        fmt::format("{}: the checkpoint has {}, the configuration says {}", key, old->second, value));
   }
   const auto number = [&](const char* what, int64_t was, int64_t is) {
     if (was != is) out.push_back(fmt::format("{}: the checkpoint has {}, now there are {}", what, was, is));

@@ -1,6 +1,6 @@
-// Checkpoints: step-NNNNNNNN/{drafter/, state/, manifest.json}. Everything is written under step-NNNNNNNN.partial,
-// checksummed and synced, the manifest last, then the folder is renamed and `latest` names it. A folder without a
-// manifest, or with files that are not as the manifest says, is no checkpoint.
+// Checkpoints: step-NNNNNNNN/{drafter/, state/, manifest.json}. Everything is written under
+// step-NNNNNNNN.partial, checksummed and synced, the manifest last, then the folder is renamed and `latest`
+// names it. A folder without a manifest, or with files that are not as the manifest says, is no checkpoint.
 #pragma once
 #include <map>
 #include <optional>
@@ -14,12 +14,12 @@ namespace slip {
 
 // Where the run stands; with the masters and moments it is all that the next step depends on.
 struct TrainerState {
-  int64_t step = 0;         // optimizer updates made
-  int64_t epoch = 0;        // of the next step
-  int64_t epoch_step = 0;   // steps of that epoch already consumed
+  int64_t step = 0;        // optimizer updates made
+  int64_t epoch = 0;       // of the next step
+  int64_t epoch_step = 0;  // steps of that epoch already consumed
   int64_t bad_rows = 0, bad_steps = 0;
-  int64_t total_steps = 0;  // what the schedule counts on
-  int64_t documents = 0, tokens = 0;  // of the data, to notice another set
+  int64_t total_steps = 0;                    // what the schedule counts on
+  int64_t documents = 0, tokens = 0;          // of the data, to notice another set
   std::map<std::string, std::string> config;  // resolved keys and values
 };
 
@@ -28,12 +28,13 @@ struct SavedOptimizer {
 };
 
 // Returns the checkpoint's path. Keeps the newest `keep` complete ones (0: all).
-std::string save_checkpoint(const std::string& folder, const DrafterModel&, const ParameterLayout&, const SavedOptimizer&,
-                            const TrainerState&, int64_t keep);
+std::string save_checkpoint(const std::string& folder, const DrafterModel&, const ParameterLayout&,
+                            const SavedOptimizer&, const TrainerState&, int64_t keep);
 
 // The complete checkpoint with the highest step, sizes checked; incomplete ones are named in the log.
 std::optional<std::string> newest_checkpoint(const std::string& folder);
-// What is wrong with a checkpoint, or empty: manifest missing, file missing, size or (when asked) checksum differs.
+// What is wrong with a checkpoint, or empty: manifest missing, file missing, size or (when asked) checksum
+// differs.
 std::string checkpoint_problem(const std::string& path, bool checksums);
 
 struct LoadedCheckpoint {
@@ -45,8 +46,9 @@ struct LoadedCheckpoint {
 LoadedCheckpoint load_checkpoint(const std::string& path, const ParameterLayout&);
 TrainerState load_trainer_state(const std::string& path);
 
-// Settings that may not differ when a run is continued: "key: checkpoint has X, configuration says Y" for each.
-// What only changes where or how fast it runs (roles, logs, checkpoints, evaluation, waits, passes) is free.
+// Settings that may not differ when a run is continued: "key: checkpoint has X, configuration says Y" for
+// each. What only changes where or how fast it runs (roles, logs, checkpoints, evaluation, waits, passes) is
+// free.
 std::vector<std::string> resume_contradictions(const TrainerState& saved, const TrainerState& now);
 
 }  // namespace slip

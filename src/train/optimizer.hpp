@@ -26,6 +26,7 @@ template <class T> void new_masters(Optimizer<T>&, Drafter<T>&, uint64_t seed, c
 template <class T> double gradient_norm(Optimizer<T>&, const Drafter<T>&, double denominator, const Queue&);
 // One update with gradients / denominator, clipped: coefficient min(1, clip / (norm + 1e-6)).
 template <class T>
-void optimizer_step(Optimizer<T>&, Drafter<T>&, const TrainConfig&, double lr, double denominator, double norm, const Queue&);
+void optimizer_step(Optimizer<T>&, Drafter<T>&, const TrainConfig&, double lr, double denominator,
+                    double norm, const Queue&);
 
 }  // namespace slip

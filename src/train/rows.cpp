@@ -7,11 +7,12 @@
 
 namespace slip {
 namespace {
-constexpr uint64_t kOrderStream = fnv1a64("document order");  // keeps these numbers apart from those of the anchors
+constexpr uint64_t kOrderStream =
+    fnv1a64("document order");  // keeps these numbers apart from those of the anchors
 }
 
-std::vector<Row> epoch_rows(std::span<const TokenCorpus::Document> documents, int64_t row_tokens, bool shuffle,
-                            uint64_t seed, int64_t epoch) {
+std::vector<Row> epoch_rows(std::span<const TokenCorpus::Document> documents, int64_t row_tokens,
+                            bool shuffle, uint64_t seed, int64_t epoch) {
   struct Keyed {
     uint64_t key;
     TokenCorpus::Document document;
@@ -19,7 +20,9 @@ std::vector<Row> epoch_rows(std::span<const TokenCorpus::Document> documents, in
   std::vector<Keyed> order;
   order.reserve(documents.size());
   for (const auto& d : documents) {
-    const uint64_t key = shuffle ? random_u64(seed ^ kOrderStream, static_cast<uint64_t>(epoch), static_cast<uint64_t>(d.id)) : 0;
+    const uint64_t key =
+        shuffle ? random_u64(seed ^ kOrderStream, static_cast<uint64_t>(epoch), static_cast<uint64_t>(d.id))
+                : 0;
     order.push_back({key, d});
   }
   std::sort(order.begin(), order.end(), [](const Keyed& a, const Keyed& b) {
@@ -50,9 +53,12 @@ RowTokens read_row(const TokenCorpus& corpus, const Row& row) {
   return out;
 }
 
-int64_t steps_of_epoch(int64_t rows, int64_t rows_per_step) { return (rows + rows_per_step - 1) / rows_per_step; }
+int64_t steps_of_epoch(int64_t rows, int64_t rows_per_step) {
+  return (rows + rows_per_step - 1) / rows_per_step;
+}
 
-int64_t total_steps(std::span<const TokenCorpus::Document> documents, const DataConfig& data, const TrainConfig& train) {
+int64_t total_steps(std::span<const TokenCorpus::Document> documents, const DataConfig& data,
+                    const TrainConfig& train) {
   if (data.epochs == 0) return train.steps;
   int64_t steps = 0;
   for (int64_t e = 0; e < data.epochs && (train.steps == 0 || steps < train.steps); ++e) {

@@ -1,5 +1,6 @@
-// Which documents make which row of which epoch: a pure function of (seed, epoch, documents), the same on every rank
-// and after every resume. Documents are ordered by a Philox key (or kept in order) and packed next-fit.
+// Which documents make which row of which epoch: a pure function of (seed, epoch, documents), the same on
+// every rank and after every resume. Documents are ordered by a Philox key (or kept in order) and packed
+// next-fit.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,8 +15,8 @@ struct Row {
   std::vector<TokenCorpus::Document> documents;
   int64_t tokens = 0;
 };
-std::vector<Row> epoch_rows(std::span<const TokenCorpus::Document> documents, int64_t row_tokens, bool shuffle,
-                            uint64_t seed, int64_t epoch);
+std::vector<Row> epoch_rows(std::span<const TokenCorpus::Document> documents, int64_t row_tokens,
+                            bool shuffle, uint64_t seed, int64_t epoch);
 
 // Tokens of a row, read from the shards.
 struct RowTokens {

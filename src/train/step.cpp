@@ -7,12 +7,15 @@
 
 namespace slip {
 
-template <class T> PassBuffers<T> make_pass_buffers(const DrafterModel& m, const DrafterLimits& limits, Arena& a) {
+template <class T>
+PassBuffers<T> make_pass_buffers(const DrafterModel& m, const DrafterLimits& limits, Arena& a) {
   const int64_t rows = limits.blocks * m.block;
-  constexpr int64_t kChunkBytes = int64_t{512} << 20;  // logits of a chunk: large enough for full-speed products
+  constexpr int64_t kChunkBytes = int64_t{512}
+                                  << 20;  // logits of a chunk: large enough for full-speed products
   const int64_t fit = kChunkBytes / (m.vocab * static_cast<int64_t>(sizeof(T)));
   PassBuffers<T> p;
-  p.chunk_rows = std::clamp(fit / 256 * 256, std::min(rows, std::max<int64_t>(m.block, 256)), std::max(rows, m.block));
+  p.chunk_rows =
+      std::clamp(fit / 256 * 256, std::min(rows, std::max<int64_t>(m.block, 256)), std::max(rows, m.block));
   p.ids = a.take<int>("pass.ids", rows);
   p.position = a.take<int>("pass.position", rows);
   p.label = a.take<int>("pass.label", rows);
@@ -47,7 +50,9 @@ Blocks upload(PassBuffers<T>& p, const RowBlocks& in, int64_t first, int64_t cou
     }
     p.host_begin.push_back(static_cast<int>(p.host_rows.size()));
   }
-  const auto put = [&](auto* to, const auto* from, int64_t n) { copy_to_device(to, from, n * static_cast<int64_t>(sizeof *from), queue); };
+  const auto put = [&](auto* to, const auto* from, int64_t n) {
+    copy_to_device(to, from, n * static_cast<int64_t>(sizeof *from), queue);
+  };
   put(p.ids, in.ids.data() + row0, rows);
   put(p.position, in.position.data() + row0, rows);
   put(p.label, in.label.data() + row0, rows);
@@ -61,9 +66,9 @@ Blocks upload(PassBuffers<T>& p, const RowBlocks& in, int64_t first, int64_t cou
 }  // namespace
 
 template <class T>
-StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const RowBlocks& in, View2<const T> embed,
-                    View2<const T> head, const LossRule& rule, RowMode mode, const Queue& queue, std::vector<T>* hidden_out,
-                    const OnLayer& on_layer) {
+StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const RowBlocks& in,
+                    View2<const T> embed, View2<const T> head, const LossRule& rule, RowMode mode,
+                    const Queue& queue, std::vector<T>* hidden_out, const OnLayer& on_layer) {
   StepSums sums;
   const int64_t tokens = in.context();
   const bool train = mode == RowMode::train;
@@ -73,23 +78,37 @@ StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const
     const Blocks blocks = upload(p, in, first, count, queue);
     blocks_forward(d, blocks, tokens, embed, queue);
     const View2<T> hidden = d.blocks.hidden.rows_from(0, rows);
-    head_loss<T>({.hidden = hidden, .head = head, .block = static_cast<int>(in.block), .rule = rule, .labels = p.label,
-                  .valid = p.valid, .rows = p.rows, .block_begin_host = p.host_begin.data(),
-                  .dhidden = train ? d.blocks.dhidden.rows_from(0, rows) : View2<T>(), .nll = p.nll, .weight = p.weight,
-                  .correct = p.correct, .chunk_rows = p.chunk_rows, .chunk_hidden = p.chunk_hidden,
-                  .chunk_dhidden = p.chunk_dhidden, .chunk_logits = p.chunk_logits}, queue);
+    head_loss<T>({.hidden = hidden,
+                  .head = head,
+                  .block = static_cast<int>(in.block),
+                  .rule = rule,
+                  .labels = p.label,
+                  .valid = p.valid,
+                  .rows = p.rows,
+                  .block_begin_host = p.host_begin.data(),
+                  .dhidden = train ? d.blocks.dhidden.rows_from(0, rows) : View2<T>(),
+                  .nll = p.nll,
+                  .weight = p.weight,
+                  .correct = p.correct,
+                  .chunk_rows = p.chunk_rows,
+                  .chunk_hidden = p.chunk_hidden,
+                  .chunk_dhidden = p.chunk_dhidden,
+                  .chunk_logits = p.chunk_logits},
+                 queue);
     copy_to_host(p.host_nll.data(), p.nll, rows * static_cast<int64_t>(sizeof(Acc<T>)), queue);
     copy_to_host(p.host_weight.data(), p.weight, rows * static_cast<int64_t>(sizeof(Acc<T>)), queue);
     copy_to_host(p.host_correct.data(), p.correct, rows, queue);
     if (hidden_out != nullptr) {
       const size_t at = hidden_out->size();
       hidden_out->resize(at + static_cast<size_t>(rows * hidden.cols));
-      copy_to_host(hidden_out->data() + at, hidden.data, rows * hidden.cols * static_cast<int64_t>(sizeof(T)), queue);
+      copy_to_host(hidden_out->data() + at, hidden.data, rows * hidden.cols * static_cast<int64_t>(sizeof(T)),
+                   queue);
     }
     const bool last = first + count == in.count();
     if (train) blocks_backward(d, blocks, tokens, queue, last ? on_layer : OnLayer());
     synchronize(queue);  // the host vectors of this pass are free again
-    add_blocks(sums, in.block, std::span(in.valid).subspan(static_cast<size_t>(first * in.block), static_cast<size_t>(rows)),
+    add_blocks(sums, in.block,
+               std::span(in.valid).subspan(static_cast<size_t>(first * in.block), static_cast<size_t>(rows)),
                p.host_nll.data(), p.host_weight.data(), p.host_correct.data());
   }
   if (train) context_backward(d, tokens, position, queue);
@@ -98,12 +117,17 @@ StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const
 
 template <class T>
 std::optional<StepSums> run_row(Drafter<T>& d, PassBuffers<T>& p, const Bf16* features, int64_t slot_tokens,
-                                const int* position, const RowBlocks& in, View2<const T> embed, View2<const T> head,
-                                const LossRule& rule, RowMode mode, const Queue& queue, const OnLayer& on_layer) {
+                                const int* position, const RowBlocks& in, View2<const T> embed,
+                                View2<const T> head, const LossRule& rule, RowMode mode, const Queue& queue,
+                                const OnLayer& on_layer) {
   const int64_t tokens = in.context();
   zero(p.non_finite, sizeof(int), queue);
-  join_taps<T>({.slot = features, .slot_tokens = slot_tokens, .taps = static_cast<int>(d.model.taps.size()),
-                .x = d.context.x.rows_from(0, tokens), .non_finite = p.non_finite}, queue);
+  join_taps<T>({.slot = features,
+                .slot_tokens = slot_tokens,
+                .taps = static_cast<int>(d.model.taps.size()),
+                .x = d.context.x.rows_from(0, tokens),
+                .non_finite = p.non_finite},
+               queue);
   int bad = 0;
   copy_to_host(&bad, p.non_finite, sizeof bad, queue);
   synchronize(queue);
@@ -111,12 +135,14 @@ std::optional<StepSums> run_row(Drafter<T>& d, PassBuffers<T>& p, const Bf16* fe
   return run_blocks<T>(d, p, position, in, embed, head, rule, mode, queue, nullptr, on_layer);
 }
 
-#define SLIP_INSTANTIATE(T)                                                                                              \
-  template PassBuffers<T> make_pass_buffers(const DrafterModel&, const DrafterLimits&, Arena&);                          \
-  template std::optional<StepSums> run_row(Drafter<T>&, PassBuffers<T>&, const Bf16*, int64_t, const int*, const RowBlocks&, \
-                                           View2<const T>, View2<const T>, const LossRule&, RowMode, const Queue&, const OnLayer&);      \
-  template StepSums run_blocks(Drafter<T>&, PassBuffers<T>&, const int*, const RowBlocks&, View2<const T>, View2<const T>, \
-                               const LossRule&, RowMode, const Queue&, std::vector<T>*, const OnLayer&);
+#define SLIP_INSTANTIATE(T)                                                                                \
+  template PassBuffers<T> make_pass_buffers(const DrafterModel&, const DrafterLimits&, Arena&);            \
+  template std::optional<StepSums> run_row(Drafter<T>&, PassBuffers<T>&, const Bf16*, int64_t, const int*, \
+                                           const RowBlocks&, View2<const T>, View2<const T>,               \
+                                           const LossRule&, RowMode, const Queue&, const OnLayer&);        \
+  template StepSums run_blocks(Drafter<T>&, PassBuffers<T>&, const int*, const RowBlocks&, View2<const T>, \
+                               View2<const T>, const LossRule&, RowMode, const Queue&, std::vector<T>*,    \
+                               const OnLayer&);
 SLIP_INSTANTIATE(float)
 SLIP_INSTANTIATE(double)
 #if SLIP_HAVE_CUDA

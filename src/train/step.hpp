@@ -1,5 +1,5 @@
-// One row through the drafter: forward, loss and (when training) backward, in passes of blocks. No communication:
-// gradients (numerators) are left in drafter.grads, sums are returned.
+// One row through the drafter: forward, loss and (when training) backward, in passes of blocks. No
+// communication: gradients (numerators) are left in drafter.grads, sums are returned.
 #pragma once
 #include <optional>
 #include <vector>
@@ -17,7 +17,7 @@ template <class T> struct PassBuffers {
   Acc<T>*nll, *weight;                 // (M)
   int64_t chunk_rows;
   T *chunk_hidden, *chunk_dhidden, *chunk_logits;
-  int* non_finite;                     // (1)
+  int* non_finite;  // (1)
   // Host copies, kept until the queue has passed them.
   std::vector<int> host_rows, host_begin;
   std::vector<int> host_anchor, host_lo;
@@ -29,15 +29,18 @@ template <class T> PassBuffers<T> make_pass_buffers(const DrafterModel&, const D
 enum class RowMode { train, evaluate };
 
 // `features`: tap-major bf16 [K][slot_tokens][H] where the queue's memory is. Returns nullopt, and leaves the
-// gradients alone, when a feature that would be read is NaN or infinite. on_layer: drafter.hpp; called in the last pass.
+// gradients alone, when a feature that would be read is NaN or infinite. on_layer: drafter.hpp; called in the
+// last pass.
 template <class T>
 std::optional<StepSums> run_row(Drafter<T>&, PassBuffers<T>&, const Bf16* features, int64_t slot_tokens,
-                                const int* position, const RowBlocks&, View2<const T> embed, View2<const T> head,
-                                const LossRule&, RowMode, const Queue&, const OnLayer& on_layer = {});
-// The same once drafter.context.x is filled. `hidden_out`, when given, receives blocks.hidden of every pass (host).
+                                const int* position, const RowBlocks&, View2<const T> embed,
+                                View2<const T> head, const LossRule&, RowMode, const Queue&,
+                                const OnLayer& on_layer = {});
+// The same once drafter.context.x is filled. `hidden_out`, when given, receives blocks.hidden of every pass
+// (host).
 template <class T>
 StepSums run_blocks(Drafter<T>&, PassBuffers<T>&, const int* position, const RowBlocks&, View2<const T> embed,
-                    View2<const T> head, const LossRule&, RowMode, const Queue&, std::vector<T>* hidden_out = nullptr,
-                    const OnLayer& on_layer = {});
+                    View2<const T> head, const LossRule&, RowMode, const Queue&,
+                    std::vector<T>* hidden_out = nullptr, const OnLayer& on_layer = {});
 
 }  // namespace slip

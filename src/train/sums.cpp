@@ -17,7 +17,8 @@ double StepSums::accuracy() const { return valid > 0 ? correct / valid : 0; }
 double StepSums::acceptance_length() const { return blocks > 0 ? accepted / blocks + 1 : 0; }
 
 template <class A>
-void add_blocks(StepSums& s, int64_t block, std::span<const uint8_t> valid, const A* nll, const A* weight, const uint8_t* correct) {
+void add_blocks(StepSums& s, int64_t block, std::span<const uint8_t> valid, const A* nll, const A* weight,
+                const uint8_t* correct) {
   const int64_t count = static_cast<int64_t>(valid.size()) / block;
   for (int64_t b = 0; b < count; ++b) {
     bool any = false, accepted = true;
@@ -40,7 +41,9 @@ void add_blocks(StepSums& s, int64_t block, std::span<const uint8_t> valid, cons
   }
   s.draft_positions += static_cast<double>(count * block);
 }
-template void add_blocks(StepSums&, int64_t, std::span<const uint8_t>, const float*, const float*, const uint8_t*);
-template void add_blocks(StepSums&, int64_t, std::span<const uint8_t>, const double*, const double*, const uint8_t*);
+template void add_blocks(StepSums&, int64_t, std::span<const uint8_t>, const float*, const float*,
+                         const uint8_t*);
+template void add_blocks(StepSums&, int64_t, std::span<const uint8_t>, const double*, const double*,
+                         const uint8_t*);
 
 }  // namespace slip

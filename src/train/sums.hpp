@@ -1,4 +1,5 @@
-// What a step adds up: numerators and counts only, so that ranks, rows and passes add and one division ends it.
+// What a step adds up: numerators and counts only, so that ranks, rows and passes add and one division ends
+// it.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -13,16 +14,17 @@ constexpr int kMaxBlock = 32;  // slots of a block, at most
 
 // Plain doubles in a fixed order: the whole struct is all-reduced as an array.
 struct StepSums {
-  double loss = 0;           // sum of w * nll
-  double weight = 0;         // sum of w
-  double valid = 0;          // labels that count
-  double correct = 0;        // of those, predicted by argmax
-  double accepted = 0;       // sum over blocks of A: leading correct labels (unsupervised slots neither count nor break)
-  double blocks = 0;         // blocks with a label that counts
-  double tokens = 0;         // context tokens of the rows
+  double loss = 0;     // sum of w * nll
+  double weight = 0;   // sum of w
+  double valid = 0;    // labels that count
+  double correct = 0;  // of those, predicted by argmax
+  double accepted =
+      0;  // sum over blocks of A: leading correct labels (unsupervised slots neither count nor break)
+  double blocks = 0;  // blocks with a label that counts
+  double tokens = 0;  // context tokens of the rows
   double draft_positions = 0;
   double rows = 0, bad_rows = 0;
-  double stop = 0;           // ranks that want to stop
+  double stop = 0;  // ranks that want to stop
   std::array<double, kMaxBlock> slot_valid{}, slot_correct{}, slot_loss{};
 
   std::span<double> values() { return {reinterpret_cast<double*>(this), sizeof(StepSums) / sizeof(double)}; }
@@ -37,6 +39,7 @@ static_assert(std::is_trivially_copyable_v<StepSums>);
 
 // Adds the blocks of one pass; nll, weight and correct are indexed like valid.
 template <class A>
-void add_blocks(StepSums&, int64_t block, std::span<const uint8_t> valid, const A* nll, const A* weight, const uint8_t* correct);
+void add_blocks(StepSums&, int64_t block, std::span<const uint8_t> valid, const A* nll, const A* weight,
+                const uint8_t* correct);
 
 }  // namespace slip
