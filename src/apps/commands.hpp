@@ -9,5 +9,6 @@ int run_plan(const Arguments&);
 int run_features(const Arguments&);
 int run_step(const Arguments&);
 int run_inspect(const Arguments&);
+int run_bench(const Arguments&);
 
 }  // namespace slip

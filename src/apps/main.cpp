@@ -25,6 +25,7 @@ srun or launch/run.
   features  write the target's hidden states after chosen layers, for comparing with another implementation
   step      one training step on given weights and data, for comparing with another trainer
   inspect   show token shards, safetensors files, models and checkpoints
+  bench     time operations, a drafter's step, a target's capture
 
 slipstream COMMAND --help describes one; slipstream --version lists what it was built with.
 
@@ -49,7 +50,8 @@ int run(int& argc, char**& argv) {
   if (all[0] == "features") return run_features(rest);
   if (all[0] == "step") return run_step(rest);
   if (all[0] == "inspect") return run_inspect(rest);
-  fail_usage(fmt::format("unknown command '{}'; there are train, plan, features, step, inspect", all[0]));
+  if (all[0] == "bench") return run_bench(rest);
+  fail_usage(fmt::format("unknown command '{}'; there are train, plan, features, step, inspect, bench", all[0]));
 }
 
 // An error of one rank takes the job down, or its peers would wait for it.

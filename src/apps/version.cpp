@@ -19,6 +19,8 @@
 
 namespace slip {
 
+std::string commit_text() { return SLIP_COMMIT; }
+
 std::string version_text() {
   char mpi[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
@@ -35,8 +37,11 @@ std::string version_text() {
 #else
   const std::string cuda = "not in this build (CPU back end only)", nccl_text = "not in this build";
 #endif
-  return fmt::format("slipstream {}\ncommit    {}\ncompiler  {}\nCPU code  {}\nMPI       {}\nHDF5      {}.{}.{}\nCUDA      {}\nNCCL      {}\ncuDNN     {}\n",
-                     SLIP_VERSION, SLIP_COMMIT, __VERSION__, cpu_level(), mpi_line, major, minor, release, cuda, nccl_text, SLIP_CUDNN);
+  return fmt::format(
+      "slipstream {}\ncommit    {}\ncompiler  {}\nCPU code  {}\nMPI       {}\nHDF5      {}.{}.{}\nCUDA      "
+      "{}\nNCCL      {}\ncuDNN     {}\n",
+      SLIP_VERSION, SLIP_COMMIT, __VERSION__, cpu_level(), mpi_line, major, minor, release, cuda, nccl_text,
+      SLIP_CUDNN);
 }
 
 }  // namespace slip
