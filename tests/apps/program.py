@@ -1,4 +1,5 @@
 """What the tests of the executable share: running it as a user would, and files to run it on."""
+import functools
 import json
 import os
 import pathlib
@@ -73,6 +74,12 @@ def documents(lengths, vocab=255):
     return [([(7 * t * t + 3 * t + 11 * n) % vocab for t in range(n)], [int(t >= n // 2) for t in range(n)]) for n in lengths]
 
 
+@functools.cache
+def small_shard():
+    with tempfile.TemporaryDirectory() as folder:
+        return write_shard(pathlib.Path(folder, "train.h5"), documents([20, 12, 30, 16]), 256, 255).read_bytes()
+
+
 class Folder(unittest.TestCase):
     """A test with a folder that goes away."""
 
@@ -87,7 +94,7 @@ class Folder(unittest.TestCase):
         """Settings of a run of one step on a copy of tiny-qwen3, all files in the folder."""
         shutil.copytree(GOLDEN / "tiny-qwen3", self.folder / "target")
         (self.folder / "drafter.json").write_text(json.dumps(DRAFTER))
-        write_shard(self.folder / "train.h5", documents([20, 12, 30, 16]), 256, 255)
+        (self.folder / "train.h5").write_bytes(small_shard())
         return {"target.path": self.folder / "target", "drafter.config": self.folder / "drafter.json",
                 "data.tokens": self.folder / "train.h5", "data.row_tokens": 40, "train.steps": 1, "train.rows_per_step": 2,
                 "train.anchors": 4, "train.precision": "fp32", "log.dir": self.folder / "run"}
