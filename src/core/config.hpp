@@ -82,7 +82,7 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("drafter.config", c.drafter.config, "config.json of the drafter to train from new weights");
   f("drafter.init_from", c.drafter.init_from, "published drafter folder to start from (warm start) instead");
   f("data.tokens", c.data.tokens, "token shards: file or glob, several separated by commas");
-  f("data.features", c.data.features, "feature shards: train offline from a dump instead of running the target");
+  f("data.features", c.data.features, "feature shards, for offline training: refused, not in this version");
   f("data.max_length", c.data.max_length, "cut documents to so many tokens; 0: data.row_tokens");
   f("data.row_tokens", c.data.row_tokens, "documents are packed into rows of at most so many tokens");
   f("data.epochs", c.data.epochs, "passes over the documents; 0: no limit");
