@@ -113,22 +113,30 @@ template <class T> void set_weights(Drafter<T>& d, const std::vector<float>& fla
   synchronize(queue);
 }
 
-template <class T> void context_forward(Drafter<T>& d, int64_t tokens, const int* position, const Queue& queue) {
-  require(tokens <= d.limits.context, "context_forward: more tokens than the drafter was made for");
-  if (tokens == 0) return;  // every anchor is the first token of its row
+template <class T>
+void context_extend(Drafter<T>& d, int64_t first, int64_t count, const int* position, const Queue& queue) {
+  require(first + count <= d.limits.context, "context_extend: more tokens than the drafter was made for");
+  if (count == 0) return;
   const Widths n = widths(d.model);
-  const auto rows = [&](const auto& v) { return v.rows_from(0, tokens); };
+  const auto rows = [&](const auto& v) { return v.rows_from(0, count); };
   ContextBuffers<T>& c = d.context;
+  const View2<T> kv = c.kv.rows_from(first, count), keys = c.k.rows_from(first, count);
   matmul<T, T>({Product::nt, rows(c.x), d.w.fc, rows(c.fc)}, queue);
   rmsnorm_fwd<T>({.x = rows(c.fc), .gain = d.w.hidden_norm, .eps = d.model.eps, .y = rows(c.c), .inv_rms = c.inv_rms}, queue);
-  matmul<T, T>({Product::nt, rows(c.c), d.w.kv_all, rows(c.kv)}, queue);
+  matmul<T, T>({Product::nt, rows(c.c), d.w.kv_all, kv}, queue);
   for (size_t l = 0; l < d.w.layers.size(); ++l) {
     const int64_t i = static_cast<int64_t>(l);
-    head_rope_fwd<T>({.x = layer_keys(rows(c.kv), n, l), .heads = n.kv_heads, .head_dim = n.d, .gain = d.w.layers[l].k_norm,
-                      .eps = d.model.eps, .table = d.rope, .position = position, .y = rows(c.k).cols_from(i * n.kv, n.kv),
-                      .inv_rms = c.k_inv_rms + i * d.limits.context * n.kv_heads}, queue);
+    Acc<T>* const inv_rms = c.k_inv_rms == nullptr ? nullptr : c.k_inv_rms + (i * d.limits.context + first) * n.kv_heads;
+    head_rope_fwd<T>({.x = layer_keys(kv, n, l), .heads = n.kv_heads, .head_dim = n.d, .gain = d.w.layers[l].k_norm,
+                      .eps = d.model.eps, .table = d.rope, .position = position, .y = keys.cols_from(i * n.kv, n.kv),
+                      .inv_rms = inv_rms}, queue);
   }
-  zero(c.dkv.data, tokens * c.dkv.cols * static_cast<int64_t>(sizeof(Acc<T>)), queue);
+}
+
+template <class T> void context_forward(Drafter<T>& d, int64_t tokens, const int* position, const Queue& queue) {
+  if (tokens == 0) return;  // every anchor is the first token of its row
+  context_extend(d, 0, tokens, position, queue);
+  zero(d.context.dkv.data, tokens * d.context.dkv.cols * static_cast<int64_t>(sizeof(Acc<T>)), queue);
 }
 
 template <class T> void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const T> embed, const Queue& queue) {
@@ -238,6 +246,7 @@ template <class T> void context_backward(Drafter<T>& d, int64_t tokens, const in
 #define SLIP_INSTANTIATE(T)                                                                               \
   template Drafter<T> make_drafter(const DrafterModel&, const DrafterLimits&, Arena&, const Queue&);      \
   template void set_weights(Drafter<T>&, const std::vector<float>&, const Queue&);                        \
+  template void context_extend(Drafter<T>&, int64_t, int64_t, const int*, const Queue&);                  \
   template void context_forward(Drafter<T>&, int64_t, const int*, const Queue&);                          \
   template void blocks_forward(Drafter<T>&, const Blocks&, int64_t, View2<const T>, const Queue&);        \
   template void blocks_backward(Drafter<T>&, const Blocks&, int64_t, const Queue&, const OnLayer&);                       \

@@ -71,6 +71,9 @@ struct Blocks {
 
 // `context.x` holds the joined taps of the first `tokens` tokens of the row (as many as any block sees).
 template <class T> void context_forward(Drafter<T>&, int64_t tokens, const int* position, const Queue&);
+// The part of it that decoding repeats: context.x holds the taps of the next `count` tokens, whose keys and values
+// become rows first .. first + count of context.k and context.kv.
+template <class T> void context_extend(Drafter<T>&, int64_t first, int64_t count, const int* position, const Queue&);
 // Result: blocks.hidden, (rows, H) after the final norm.
 template <class T> void blocks_forward(Drafter<T>&, const Blocks&, int64_t tokens, View2<const T> embed, const Queue&);
 // `blocks.dhidden` holds the gradient of blocks.hidden; it is consumed. on_layer(l), when given, is called when the

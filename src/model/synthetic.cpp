@@ -45,6 +45,7 @@ TargetWeights<T> synthetic_target(const TargetModel& m, const TargetParts& parts
     w.layers.push_back(layer);
   }
   if (parts.head) w.head = m.tied ? w.embed : matrix("head", m.vocab, m.hidden);
+  if (parts.norm) w.norm = ones("norm", m.hidden);
   return w;
 }
 

@@ -33,6 +33,7 @@ template <class F> void for_tensors(const TargetModel& m, const WeightFolder& fo
     f(layer_name(l, "mlp.down_proj.weight"), {m.hidden, m.intermediate});
   }
   if (parts.head && !m.tied) f("lm_head.weight", {m.vocab, m.hidden});
+  if (parts.norm) f("model.norm.weight", {m.hidden});
 }
 
 }  // namespace
@@ -83,14 +84,16 @@ TargetWeights<T> load_target(const TargetModel& m, const WeightFolder& folder, c
     w.layers.push_back(layer);
   }
   if (parts.head) w.head = m.tied ? w.embed : stack("head", {"lm_head.weight"}, m.hidden);
+  if (parts.norm) w.norm = vector("model.norm.weight");
   return w;
 }
 
 template <class T>
-TargetBuffers<T> make_target_buffers(const TargetModel& m, int64_t max_tokens, Arena& arena, const Queue& queue) {
+TargetBuffers<T> make_target_buffers(const TargetModel& m, int64_t max_tokens, Arena& arena, const Queue& queue,
+                                     int64_t positions) {
   const char* key = "data.row_tokens";
   const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  return {.rope = make_rope_table("target.rope", m.rope, m.head_dim, max_tokens, arena, queue),
+  return {.rope = make_rope_table("target.rope", m.rope, m.head_dim, std::max(positions, max_tokens), arena, queue),
           .x = arena.take2<T>("target.x", max_tokens, m.hidden, key),
           .y = arena.take2<T>("target.y", max_tokens, m.hidden, key),
           .qkv = arena.take2<T>("target.qkv", max_tokens, q + 2 * kv, key),
@@ -109,6 +112,18 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(const TargetModel& m, int64
 template <class T>
 void target_forward(const Target<T>& target, const Packed& in, const std::vector<int64_t>& taps, const Queue& queue,
                     const std::function<void(int, View2<const T>)>& on_tap) {
+  const AttentionShape shape = target_attention(target.model);
+  const int64_t width = target.model.kv_heads * target.model.head_dim;
+  const Attend<T> attend = [&](int64_t, View2<const T> q, View2<const T> kv, View2<T> out) {
+    causal_attention_fwd<T>({.shape = shape, .q = q, .k = kv.cols_from(0, width), .v = kv.cols_from(width, width), .cu = in.cu,
+                             .cu_host = in.cu_host, .documents = in.documents, .out = out}, target.cudnn.get(), queue);
+  };
+  target_layers<T>(target, in, taps, queue, attend, on_tap);
+}
+
+template <class T>
+void target_layers(const Target<T>& target, const Packed& in, const std::vector<int64_t>& taps, const Queue& queue,
+                   const Attend<T>& attend, const std::function<void(int, View2<const T>)>& on_tap) {
   const TargetModel& m = target.model;
   const int heads = static_cast<int>(m.heads), kv_heads = static_cast<int>(m.kv_heads), d = static_cast<int>(m.head_dim);
   const int64_t q_width = m.heads * m.head_dim, kv_width = m.kv_heads * m.head_dim;
@@ -116,9 +131,9 @@ void target_forward(const Target<T>& target, const Packed& in, const std::vector
   const TargetBuffers<T>& b = target.buffers;
   const View2<T> x = rows(b.x), y = rows(b.y), qkv = rows(b.qkv), attention = rows(b.attention), delta = rows(b.delta),
                  gate_up = rows(b.gate_up), act = rows(b.act);
-  const View2<T> q = qkv.cols_from(0, q_width), k = qkv.cols_from(q_width, kv_width), v = qkv.cols_from(q_width + kv_width, kv_width);
+  const View2<T> q = qkv.cols_from(0, q_width), k = qkv.cols_from(q_width, kv_width), kv = qkv.cols_from(q_width, 2 * kv_width);
   const int64_t last = *std::max_element(taps.begin(), taps.end());
-  require(last < static_cast<int64_t>(target.weights.layers.size()), "target_forward: a tapped layer was not loaded");
+  require(last < static_cast<int64_t>(target.weights.layers.size()), "target: a tapped layer was not loaded");
 
   gather_rows<T>({.table = target.weights.embed, .index = in.ids, .out = x}, queue);
   View2<const T> pending;  // the MLP output of the layer before, not yet added to x
@@ -128,7 +143,7 @@ void target_forward(const Target<T>& target, const Packed& in, const std::vector
     matmul<T, T>({Product::nt, y, w.qkv, qkv}, queue);
     head_rope_fwd<T>({.x = q, .heads = heads, .head_dim = d, .gain = w.q_norm, .eps = m.eps, .table = b.rope, .position = in.position, .y = q, .inv_rms = nullptr}, queue);
     head_rope_fwd<T>({.x = k, .heads = kv_heads, .head_dim = d, .gain = w.k_norm, .eps = m.eps, .table = b.rope, .position = in.position, .y = k, .inv_rms = nullptr}, queue);
-    causal_attention_fwd<T>({.shape = target_attention(m), .q = q, .k = k, .v = v, .cu = in.cu, .cu_host = in.cu_host, .documents = in.documents, .out = attention}, target.cudnn.get(), queue);
+    attend(l, q, kv, attention);
     matmul<T, T>({Product::nt, attention, w.o, delta}, queue);
     rmsnorm_fwd<T>({.x = x, .add = delta, .sum = x, .gain = w.post_norm, .eps = m.eps, .y = y, .inv_rms = nullptr}, queue);
     matmul<T, T>({Product::nt, y, w.gate_up, gate_up}, queue);
@@ -148,7 +163,9 @@ void target_forward(const Target<T>& target, const Packed& in, const std::vector
 
 #define SLIP_INSTANTIATE(T)                                                                                        \
   template TargetWeights<T> load_target(const TargetModel&, const WeightFolder&, const TargetParts&, Arena&, const Queue&); \
-  template TargetBuffers<T> make_target_buffers(const TargetModel&, int64_t, Arena&, const Queue&);                \
+  template TargetBuffers<T> make_target_buffers(const TargetModel&, int64_t, Arena&, const Queue&, int64_t);       \
+  template void target_layers(const Target<T>&, const Packed&, const std::vector<int64_t>&, const Queue&, const Attend<T>&, \
+                              const std::function<void(int, View2<const T>)>&);                                   \
   template void target_forward(const Target<T>&, const Packed&, const std::vector<int64_t>&, const Queue&,         \
                                const std::function<void(int, View2<const T>)>&);
 SLIP_INSTANTIATE(float)

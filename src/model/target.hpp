@@ -1,5 +1,5 @@
 // The frozen target: packed prefill, forward only, that hands out the residual stream after chosen layers
-// (target-models.md 2, 4, 5, 10). No KV cache, no logits, no final norm; it stops after the last tap.
+// (target-models.md 2, 4, 5, 10). It stops after the last tap. src/decode adds cache, final norm and logits.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,12 +19,14 @@ template <class T> struct TargetWeights {
   };
   View2<const T> embed;  // (V, H)
   View2<const T> head;   // (V, H): `embed` when tied; empty when not asked for
+  const T* norm = nullptr;  // (H): before the head; null when not asked for
   std::vector<Layer> layers;
 };
 
 struct TargetParts {
   int64_t layers;  // 0 .. layers-1 are loaded
   bool head;
+  bool norm = false;  // the final one
 };
 
 // Reads what `parts` names into memory taken from the arena ("target.…"). Every needed tensor is checked for presence
@@ -37,7 +39,9 @@ template <class T> struct TargetBuffers {
   RopeTable rope;
   View2<T> x, y, qkv, attention, delta, gate_up, act;  // (max_tokens, …)
 };
-template <class T> TargetBuffers<T> make_target_buffers(const TargetModel&, int64_t max_tokens, Arena&, const Queue&);
+// positions: of the rotary table; 0: max_tokens.
+template <class T>
+TargetBuffers<T> make_target_buffers(const TargetModel&, int64_t max_tokens, Arena&, const Queue&, int64_t positions = 0);
 
 template <class T> struct Target {
   TargetModel model;
@@ -58,5 +62,12 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(const TargetModel&, int64_t
 template <class T>
 void target_forward(const Target<T>&, const Packed&, const std::vector<int64_t>& taps, const Queue&,
                     const std::function<void(int, View2<const T>)>& on_tap);
+
+// The same with the caller's attention: it gets layer, normed and rotated q, k|v of the tokens side by side (keys
+// rotated), and where the result goes. `cu` and `documents` of Packed are not used.
+template <class T> using Attend = std::function<void(int64_t layer, View2<const T> q, View2<const T> kv, View2<T> out)>;
+template <class T>
+void target_layers(const Target<T>&, const Packed&, const std::vector<int64_t>& taps, const Queue&, const Attend<T>&,
+                   const std::function<void(int, View2<const T>)>& on_tap);
 
 }  // namespace slip

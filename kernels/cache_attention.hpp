@@ -1,0 +1,23 @@
+// Causal attention of new tokens over a cache, for decoding. The cache already holds the keys and values of
+// the new tokens: they are its last rows. New token t, of n, sees cache rows 0 .. (rows - n) + t. With
+// nothing cached before it is causal attention of one document.
+#pragma once
+#include "kernels/attention.hpp"
+
+namespace slip {
+
+template <class T> struct CacheAttentionFwd {
+  AttentionShape shape;  // block, window and causal unused
+  View2<const T> q;      // (n, heads*head_dim)
+  View2<const T> k, v;   // (cached + n, kv_heads*head_dim), any stride
+  View2<T> out;          // (n, heads*head_dim)
+};
+template <class T> void cache_attention_fwd_ref(const CacheAttentionFwd<T>&);  // loops: the specification
+template <class T> void cache_attention_fwd_cpu(const CacheAttentionFwd<T>&);
+template <class T> void cache_attention_fwd_cuda(const CacheAttentionFwd<T>&, CudaStream);
+template <class T> void cache_attention_fwd(const CacheAttentionFwd<T>& a, const Queue& q) {
+  dispatch<T>(
+      q, [&](auto) { cache_attention_fwd_cpu(a); }, [&](auto s) { cache_attention_fwd_cuda(a, s); });
+}
+
+}  // namespace slip

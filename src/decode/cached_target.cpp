@@ -1,0 +1,107 @@
+#include "decode/cached_target.hpp"
+
+#include <numeric>
+
+#include "kernels/cache_attention.hpp"
+#include "kernels/features.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/rmsnorm.hpp"
+#include "kernels/sample.hpp"
+
+namespace slip {
+
+template <class T>
+CachedTarget<T> make_cached_target(const TargetModel& m, TargetWeights<T> weights,
+                                   const std::vector<int64_t>& drafter_taps, const CacheLimits& limits,
+                                   Arena& arena, const Queue& queue) {
+  require(weights.norm != nullptr && !weights.head.empty() &&
+              static_cast<int64_t>(weights.layers.size()) == m.layers,
+          "make_cached_target: needs all layers, the norm and the head");
+  CachedTarget<T> t{.target = {m,
+                               std::move(weights),
+                               make_target_buffers<T>(m, limits.tokens, arena, queue, limits.positions),
+                               {}},
+                    .taps = drafter_taps,
+                    .limits = limits};
+  t.taps.push_back(m.layers - 1);
+  const char* key = "--max-new";
+  const View2<T> all =
+      arena.take2<T>("cache.target", m.layers * limits.positions, 2 * m.kv_heads * m.head_dim, key);
+  for (int64_t l = 0; l < m.layers; ++l)
+    t.kv.push_back(all.rows_from(l * limits.positions, limits.positions));
+  t.features = arena.take<Bf16>("cache.features",
+                                static_cast<int64_t>(drafter_taps.size()) * limits.tokens * m.hidden);
+  t.logits = arena.take2<Acc<T>>("cache.logits", limits.choices, m.vocab);
+  t.ids = arena.take<int>("cache.ids", limits.tokens);
+  t.position = arena.take<int>("cache.position", limits.positions);
+  t.token = arena.take<int>("cache.token", limits.choices);
+  t.margin = arena.take<float>("cache.margin", limits.choices);
+  if (arena.measuring()) return t;
+  std::vector<int> position(static_cast<size_t>(limits.positions));
+  std::iota(position.begin(), position.end(), 0);
+  copy_to_device(t.position, position.data(), limits.positions * static_cast<int64_t>(sizeof(int)), queue);
+  synchronize(queue);
+  return t;
+}
+
+template <class T>
+void target_pass(CachedTarget<T>& t, std::span<const int32_t> ids, const Sampling& sampling,
+                 std::span<Choice> choices, const Queue& queue) {
+  const TargetModel& m = t.target.model;
+  const int64_t n = static_cast<int64_t>(ids.size()), last = static_cast<int64_t>(choices.size());
+  require(n <= t.limits.tokens && last <= t.limits.choices && last <= n,
+          "target_pass: more tokens than were made room for");
+  require(t.length + n <= t.limits.positions, "target_pass: the cache is full");
+  static_assert(sizeof(int) == sizeof(int32_t));
+  copy_to_device(t.ids, ids.data(), n * static_cast<int64_t>(sizeof(int)), queue);
+  const Packed in{.tokens = n, .documents = 1, .ids = t.ids, .position = t.position + t.length};
+  const int64_t width = m.kv_heads * m.head_dim;
+  const Attend<T> attend = [&](int64_t l, View2<const T> q, View2<const T> kv, View2<T> out) {
+    const View2<T>& cache = t.kv[static_cast<size_t>(l)];
+    cast<T, T, T>({kv, cache.rows_from(t.length, n)}, queue);
+    const View2<const T> all = cache.rows_from(0, t.length + n);
+    cache_attention_fwd<T>(
+        {target_attention(m), q, all.cols_from(0, width), all.cols_from(width, width), out}, queue);
+  };
+  const int taps = static_cast<int>(t.taps.size()) - 1;  // the drafter's
+  target_layers<T>(t.target, in, t.taps, queue, attend, [&](int i, View2<const T> stream) {
+    if (i < taps) return capture_tap<T>({stream, t.features + i * t.limits.tokens * m.hidden}, queue);
+    if (last == 0) return;
+    const View2<const T> x = stream.rows_from(n - last, last);
+    const View2<T> y = t.target.buffers.y.rows_from(0, last);
+    rmsnorm_fwd<T>({.x = x, .gain = t.target.weights.norm, .eps = m.eps, .y = y, .inv_rms = nullptr}, queue);
+    matmul<T, Acc<T>>({Product::nt, y, t.target.weights.head, t.logits.rows_from(0, last)}, queue);
+  });
+  if (last > 0) {
+    sample_rows<T>({.logits = t.logits.rows_from(0, last),
+                    .temperature = sampling.temperature,
+                    .seed = sampling.seed,
+                    .sequence = sampling.sequence,
+                    .position = t.length + n - last + 1,
+                    .token = t.token,
+                    .margin = t.margin},
+                   queue);
+  }
+  std::vector<int> token(choices.size());
+  std::vector<float> margin(choices.size());
+  copy_to_host(token.data(), t.token, last * static_cast<int64_t>(sizeof(int)), queue);
+  copy_to_host(margin.data(), t.margin, last * static_cast<int64_t>(sizeof(float)), queue);
+  synchronize(queue);
+  for (size_t j = 0; j < choices.size(); ++j) {
+    if (!(margin[j] >= 0)) fail("the target's logits are not finite");
+    choices[j] = {token[j], margin[j]};
+  }
+}
+
+#define SLIP_INSTANTIATE(T)                                                                                 \
+  template CachedTarget<T> make_cached_target(const TargetModel&, TargetWeights<T>,                         \
+                                              const std::vector<int64_t>&, const CacheLimits&, Arena&,      \
+                                              const Queue&);                                                \
+  template void target_pass(CachedTarget<T>&, std::span<const int32_t>, const Sampling&, std::span<Choice>, \
+                            const Queue&);
+SLIP_INSTANTIATE(float)
+#if SLIP_HAVE_CUDA
+SLIP_INSTANTIATE(Bf16)
+#endif
+
+}  // namespace slip
