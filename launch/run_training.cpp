@@ -96,7 +96,11 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
     if (mpi.rank() == 0) log_error(verdict.message);
     return verdict.code;
   }
-  if (!in) in.emplace(read_inputs(o));
+  if (!in) {
+    log_quiet_terminal(true);  // rank 0 has read the same and has said what there is to say
+    in.emplace(read_inputs(o));
+    log_quiet_terminal(false);
+  }
   if (in->state.step >= in->state.total_steps) {
     log_info(fmt::format("{} is finished: {} steps; go on with --extend STEPS", *in->checkpoint, in->state.step));
     return kOk;
