@@ -71,7 +71,8 @@ struct Plan {
 // max(target_flops / targets, drafter_flops / drafters), at a tie the one with more drafters.
 Plan make_plan(int world_size, const RolesConfig&, const PlanCosts&);
 
-std::string plan_text(const Plan&);
+std::string plan_text(const Plan&);         // roles, peers, costs, balance; a line for each rank
+std::string plan_memory_text(const Plan&);  // by name, a table for each role
 std::string plan_json(const Plan&);
 
 // The device of a rank among the `visible` ones. One visible device is a launcher's mask per task: it is

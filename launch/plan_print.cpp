@@ -58,7 +58,6 @@ std::string plan_text(const Plan& p) {
       out += fmt::format(", row i of an epoch comes from rank {} + i mod {}", p.drafters, p.targets);
     out += "\n";
   }
-  const RankPlan* before = nullptr;
   for (const RankPlan& r : p.rank) {
     out += fmt::format("rank {}: {}", r.rank, role_name(r.role));
     if (!r.peers.empty()) {
@@ -67,11 +66,19 @@ std::string plan_text(const Plan& p) {
     }
     if (!r.memory.empty()) out += fmt::format(", {:.2f} MiB", mib(total(r.memory)));
     out += "\n";
-    // Ranks of a role hold the same: the table once.
-    if (before == nullptr || before->role != r.role) out += memory_table(r.memory);
-    before = &r;
   }
   for (const std::string& note : p.notes) out += "note: " + note + "\n";
+  return out;
+}
+
+std::string plan_memory_text(const Plan& p) {
+  std::string out;
+  const RankPlan* before = nullptr;
+  for (const RankPlan& r : p.rank) {  // ranks of a role hold the same: the table once
+    if (before == nullptr || before->role != r.role)
+      out += fmt::format("memory of a {} rank\n", role_name(r.role)) + memory_table(r.memory);
+    before = &r;
+  }
   return out;
 }
 

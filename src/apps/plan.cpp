@@ -32,7 +32,7 @@ int run_plan(const Arguments& arguments) {
   const RunOptions o = run_options(a);
   const RunInputs in = read_inputs(o);
   const Plan plan = plan_run(o, in, static_cast<int>(ranks));
-  std::cout << (json ? plan_json(plan) : plan_text(plan)) << "\n";
+  std::cout << (json ? plan_json(plan) : plan_text(plan) + plan_memory_text(plan)) << "\n";
   return kOk;
 }
 
