@@ -4,6 +4,7 @@
 #include "comm/mpi.hpp"
 #include "comm/transport.hpp"
 #include "launch/inputs.hpp"
+#include "launch/phases.hpp"
 #include "launch/plan.hpp"
 #include "model/synthetic.hpp"
 #include "model/target.hpp"
@@ -15,12 +16,16 @@ namespace slip {
 
 struct Ranks {
   const MpiSession* mpi = nullptr;  // null: this process alone
+  Phases* phases = nullptr;         // null: nobody asks
   Comm control;                     // requests and headers of the mailbox
   Comm drafters;                    // gradient and metric sums; none on a target rank
   std::unique_ptr<Transport> transport;
 #if SLIP_HAVE_CUDA
   std::unique_ptr<NcclComm> gradients;  // over the drafters, when each has its own GPU
 #endif
+  void at(int64_t step, const char* phase) const {
+    if (phases != nullptr) phases->at(step, phase);
+  }
   int drafter_index() const { return drafters ? drafters.rank() : 0; }
   int drafter_count() const { return drafters ? drafters.size() : 1; }
 };

@@ -144,7 +144,9 @@ template <class T> StepSums DrafterRank<T>::train_rows() {
     request_ahead();
     const RowTokens tokens = rows_.read(id);
     const RowBlocks blocks = make_blocks(tokens, in_.drafter, in_.label_mask, {o_.config.train.anchors, o_.config.data.seed, id.epoch});
+    ranks_.at(state_.step + 1, "transfer");
     const Features features = feed_.get(id, tokens);
+    ranks_.at(state_.step + 1, "train");
     waited_s_ += features.waited_s;
     const Packed packed = row_.set(tokens.ids, tokens.lengths, queue_);
     OnLayer on_layer;  // after the last row a layer's gradients are final
@@ -179,6 +181,7 @@ template <class T> StepSums DrafterRank<T>::evaluate() {
     const RowTokens tokens = rows_.read(mine[i]);
     // Always the same anchors, whatever the run's seed: evaluations of different runs compare.
     const RowBlocks blocks = make_blocks(tokens, in_.drafter, in_.label_mask, {o_.config.eval.anchors, 0, 0});
+    ranks_.at(state_.step, "evaluate");
     const Features features = feed_.get(mine[i], tokens);
     const Packed packed = row_.set(tokens.ids, tokens.lengths, queue_);
     const auto row_sums = run_row<T>(drafter_, pass_, features.data, features.tokens, packed.position, blocks, frozen_.embed,
@@ -229,6 +232,7 @@ template <class T> void DrafterRank<T>::save(const char* why) {
   saved_at_ = Clock::now();
   if (saved_step_ == state_.step) return;
   saved_step_ = state_.step;
+  ranks_.at(state_.step, "save");
   if (!writes()) return;
   if (!saves()) return log_info("no checkpoint is written: the weights are synthetic (--publish-synthetic writes it)");
   const int64_t n = drafter_.layout.count, bytes = n * static_cast<int64_t>(sizeof(float));
@@ -258,6 +262,7 @@ template <class T> int DrafterRank<T>::run() {
     StepSums sums = train_rows();
     if (train.max_minutes > 0 && seconds_since(started_) > train.max_minutes * 60) sums.stop += 1;
     const bool minutes = o_.config.checkpoint.every_minutes > 0 && seconds_since(saved_at_) > o_.config.checkpoint.every_minutes * 60;
+    ranks_.at(state_.step + 1, "reduce");
     sum_over_ranks(sums);
     gradients_.finish();
     StepReport report{.step = 0, .total = state_.total_steps, .epoch = state_.epoch, .sums = sums, .grad_norm = 0, .lr = 0, .seconds = 0, .wait_features_s = 0, .target_wait_share = 0};

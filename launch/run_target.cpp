@@ -32,6 +32,26 @@ TargetRank<T> make_target_rank(const RunOptions& o, const RunInputs& in, const P
   return {std::move(target), std::move(row), ring, taps};
 }
 
+// The step that a training row belongs to, as if no step had been skipped; held-out rows: the last one.
+class StepOfRow {
+ public:
+  StepOfRow(const RunInputs& in, int64_t rows_per_step, RowTable& rows)
+      : rows_per_step_(rows_per_step), rows_(rows), epoch_(in.state.epoch), before_(in.state.step - in.state.epoch_step), last_(in.state.step) {}
+  int64_t operator()(const RowId& id) {
+    if (id.kind == kEvalRow) return last_;
+    while (epoch_ < id.epoch) before_ += steps_of_epoch(static_cast<int64_t>(rows_.train_rows(epoch_++).size()), rows_per_step_);
+    last_ = before_ + id.index / rows_per_step_ + 1;
+    if (id.epoch < epoch_) last_ -= steps_of_epoch(static_cast<int64_t>(rows_.train_rows(id.epoch).size()), rows_per_step_);
+    return last_;
+  }
+  int64_t last() const { return last_; }
+
+ private:
+  int64_t rows_per_step_;
+  RowTable& rows_;
+  int64_t epoch_, before_, last_;  // steps before this epoch
+};
+
 }  // namespace
 
 template <class T>
@@ -62,8 +82,11 @@ void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Rank
   const int me = ranks.mpi->rank();
   FeatureOutbox outbox(ranks.control, *ranks.transport, feature_shape(o, in), rank.ring, rank.ring_taps,
                        plan.rank[static_cast<size_t>(me)].peers, o.config.comm.timeout_s, queue);
+  StepOfRow step(in, o.config.train.rows_per_step, rows);
+  ranks.at(in.state.step, "wait");
   while (const std::optional<RowRequest> request = outbox.next()) {
     if (stop_signalled()) outbox.ask_stop();
+    ranks.at(step(request->row), "capture");
     const RowTokens tokens = rows.read(request->row);
     outbox.send_header(*request, static_cast<int64_t>(tokens.ids.size()));
     const Packed packed = rank.row.set(tokens.ids, tokens.lengths, queue);
@@ -71,11 +94,14 @@ void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Rank
     std::vector<Bf16*> ready(in.drafter.taps.size(), nullptr);
     size_t next = 0;
     target_forward<T>(rank.target, packed, in.drafter.taps, queue, [&](int tap, View2<const T> stream) {
+      ranks.at(step.last(), "transfer");
       Bf16* buffer = outbox.acquire_tap();
       capture_tap<T>({stream, buffer}, queue);
       ready[static_cast<size_t>(tap)] = buffer;
       for (; next < ready.size() && ready[next] != nullptr; ++next) outbox.send_tap(*request, static_cast<int>(next), ready[next]);
+      ranks.at(step.last(), "capture");
     });
+    ranks.at(step.last(), "wait");
   }
   const OutboxStats& s = outbox.stats();
   log_info(fmt::format("target rank {}: {} rows, {:.1f} s at work, {:.1f} s waiting for requests, {:.1f} s waiting for a free buffer",

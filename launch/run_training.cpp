@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
 #include "comm/collectives.hpp"
@@ -24,9 +25,15 @@ bool uses_bf16(const RunOptions& o) { return o.device == Device::cuda && o.confi
 #endif
 
 template <class T> int run_role(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, const Queue& queue) {
-  if (plan.role(ranks.mpi->rank()) != Role::target) return run_drafter<T>(o, in, plan, ranks, queue);
-  run_target<T>(o, in, plan, ranks, queue);
-  return kOk;
+  int code = kOk;
+  if (plan.role(ranks.mpi->rank()) == Role::target) {
+    run_target<T>(o, in, plan, ranks, queue);
+  } else {
+    code = run_drafter<T>(o, in, plan, ranks, queue);
+  }
+  ranks.phases->at_same_step("exit");
+  barrier(ranks.mpi->world(), deadline_in(o.config.comm.timeout_s), "the end of the run");  // one drafter may still save
+  return code;
 }
 
 // One rank looks, all follow: what is wrong is said once.
@@ -88,6 +95,8 @@ Plan plan_run(const RunOptions& o, const RunInputs& in, int ranks) {
 int run_training(const RunOptions& o, const MpiSession& mpi) {
   log_init(mpi.rank(), mpi.size());
   catch_stop_signals();
+  Phases phases(mpi.heartbeat(), mpi.rank(), std::getenv("SLIP_TEST_FAULT"));
+  phases.at(0, "start");
   const Deadline start = deadline_in(o.config.comm.timeout_s);
   std::optional<RunInputs> in;
   const Verdict mine = mpi.rank() == 0 ? look(o, mpi.size(), in) : Verdict{};
@@ -113,7 +122,8 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
   log_info(fmt::format("{} documents, {} tokens; {} left out for want of supervision; {} steps{}", in->state.documents, in->state.tokens,
                        in->corpus->dropped(), in->state.total_steps, in->checkpoint ? fmt::format(", from {}", *in->checkpoint) : ""));
 
-  Ranks ranks{.mpi = &mpi};
+  phases.at(in->state.step, "load");
+  Ranks ranks{.mpi = &mpi, .phases = &phases};
   if (mpi.size() > 1) {
     ranks.control = mpi.world().dup("mailbox control", start);
     ranks.drafters = mpi.world().split(plan.role(mpi.rank()) == Role::target ? -1 : 0, "drafters", start);

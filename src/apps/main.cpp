@@ -62,7 +62,7 @@ int give_up(const std::string& message, int code) {
   const bool said_by_another =
       !initialized && code == kUsage && launcher_env([](const char* name) -> const char* { return std::getenv(name); }).rank > 0;
   if (said_by_another) return code;
-  log_error(message);
+  if (!message.empty()) log_error(message);  // else another rank has said it
   MPI_Finalized(&finalized);
   if (initialized && !finalized) abort_job(code);
   return code;

@@ -6,6 +6,7 @@
 
 #include "apps/commands.hpp"
 #include "apps/run_options.hpp"
+#include "comm/heartbeat.hpp"
 #include "launch/run.hpp"
 
 namespace slip {
@@ -58,6 +59,8 @@ int run_train(const Arguments& arguments, int& argc, char**& argv) {
     return e.exit_code();
   }
   o.command_line = command_line;
+  const CommConfig& comm = o.config.comm;
+  mpi.keep(start_heartbeat(mpi, {.beat_s = comm.heartbeat_s, .dead_after_s = comm.dead_after_s, .stall_s = comm.timeout_s}));
   return run_training(o, mpi);
 }
 

@@ -8,6 +8,7 @@
 
 #include "comm/collectives.hpp"
 #include "comm/comm_state.hpp"
+#include "comm/heartbeat.hpp"
 #include "core/log.hpp"
 
 namespace slip {
@@ -156,9 +157,14 @@ MpiSession::~MpiSession() {
     world_ = Comm();
     if (owns_mpi_) check_mpi(MPI_Finalize());
   } catch (const Error& e) {
-    log_error(e.what());
+    if (*e.what() != 0) log_error(e.what());  // else another rank has said it
     MPI_Abort(MPI_COMM_WORLD, e.exit_code());
   }
+}
+
+void MpiSession::keep(std::unique_ptr<Heartbeat> heartbeat) {
+  heartbeat_ = std::move(heartbeat);
+  if (heartbeat_) set_watch([h = heartbeat_.get()] { h->check(); });
 }
 
 void abort_job(int exit_code) {

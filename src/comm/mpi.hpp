@@ -16,6 +16,7 @@ namespace slip {
 
 void check_mpi(int rc, Where at = Where::current());
 
+class Heartbeat;
 struct CommState;  // the handle, the ranks' names, scratch of the reductions
 
 // Owns a communicator. Must die before the session. While an exception is in flight it is not freed: the job
@@ -71,8 +72,12 @@ class MpiSession {
   const Comm& world() const { return world_; }
   const Peers& peers() const { return *peers_; }
   void set_watch(std::function<void()> watch) { peers_->watch = std::move(watch); }
+  // Beats until MPI has ended; every wait looks at it.
+  void keep(std::unique_ptr<Heartbeat>);
+  Heartbeat* heartbeat() const { return heartbeat_.get(); }  // null: none
 
  private:
+  std::unique_ptr<Heartbeat> heartbeat_;  // goes last
   std::unique_ptr<Peers> peers_ = std::make_unique<Peers>();
   Comm world_;
   int local_rank_ = 0, local_size_ = 1;

@@ -118,6 +118,9 @@ std::vector<std::string> contradictions(const Config& c) {
   at_least("eval.every_steps", c.eval.every_steps, int64_t{0});
   at_least("log.every_steps", c.log.every_steps, int64_t{1});
   refuse(!(c.comm.timeout_s >= 1), fmt::format("comm.timeout_s: {} is below 1", c.comm.timeout_s));
+  at_least("comm.heartbeat_s", c.comm.heartbeat_s, 0.0);
+  refuse(!(c.comm.dead_after_s >= 3 * c.comm.heartbeat_s && c.comm.dead_after_s >= 1),
+         fmt::format("comm.dead_after_s: {} is below 1 or below three times comm.heartbeat_s = {}", c.comm.dead_after_s, c.comm.heartbeat_s));
   return out;
 }
 

@@ -61,6 +61,7 @@ struct LogConfig {
 };
 struct CommConfig {
   double timeout_s = 600;
+  double heartbeat_s = 1, dead_after_s = 15;
 };
 
 struct Config {
@@ -120,6 +121,8 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("log.dir", c.log.dir, "the run directory");
   f("log.every_steps", c.log.every_steps, "steps between lines in the log; metrics.jsonl has every step");
   f("comm.timeout_s", c.comm.timeout_s, "seconds that a rank waits for another before it gives up");
+  f("comm.heartbeat_s", c.comm.heartbeat_s, "seconds between the signs of life that ranks send; 0: none");
+  f("comm.dead_after_s", c.comm.dead_after_s, "seconds without a sign of life after which a rank counts as gone and the job ends");
 }
 
 std::string print_config(const Config&);               // INI text that parses back to the same Config

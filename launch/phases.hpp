@@ -1,0 +1,27 @@
+// What this rank is doing: told to the heartbeat, so that the others can say where it was when it went. And
+// where tests break a rank: SLIP_TEST_FAULT=PHASE:STEP:RANK:ACTION, read by `train` for tests alone, makes
+// that rank do ACTION when it first comes to that step and phase: kill, stop, abort, term, usr1, hang (the
+// main thread alone stands still) or sleep=SECONDS.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace slip {
+
+class Heartbeat;
+
+class Phases {
+ public:
+  Phases(Heartbeat*, int rank, const char* fault);  // each may be null
+  // start, load, wait, capture, transfer, train, reduce, evaluate, save, exit. The step is the one that is
+  // being made; while saving or evaluating, the last one made.
+  void at(int64_t step, const char* phase);
+  void at_same_step(const char* phase) { at(step_, phase); }
+
+ private:
+  Heartbeat* heartbeat_;
+  int64_t step_ = 0, fault_step_ = 0;
+  std::string fault_phase_, action_;
+};
+
+}  // namespace slip
