@@ -10,5 +10,6 @@ int run_features(const Arguments&);
 int run_step(const Arguments&);
 int run_inspect(const Arguments&);
 int run_bench(const Arguments&);
+int run_bench_wire(const Arguments&, int& argc, char**& argv);
 
 }  // namespace slip
