@@ -4,7 +4,7 @@ import unittest
 
 import numpy as np
 
-from program import GOLDEN, Folder, hf, run, write_shard
+from program import GOLDEN, ON_GPU, Folder, hf, run, write_shard
 
 VALUES = json.loads((GOLDEN / "target_golden.json").read_text())
 IDS, CU = VALUES["input_ids"], VALUES["cu_seqlens"]
@@ -16,14 +16,26 @@ class Features(Folder):
         # a document without two supervised tokens is kept only among prompts: features are for all of them
         return write_shard(self.folder / name, [(d, [0] * len(d)) for d in documents], 256, 255, "--prompts")
 
-    def features(self, target, shard, taps="0,1,2,3"):
+    def features(self, target, shard, taps="0,1,2,3", *options):
         out = self.folder / "features.safetensors"
-        done = run("features", "--target", GOLDEN / target, "--tokens", shard, "--taps", taps, "--out", out)
+        done = run("features", "--target", GOLDEN / target, "--tokens", shard, "--taps", taps, "--out", out, *options)
         self.assertEqual(done.code, 0, done)
         tensors, _ = hf.read(out)
         self.assertEqual(list(tensors), ["features"])
         self.assertEqual(tensors["features"].dtype, np.float32)
         return tensors["features"]
+
+    @unittest.skipUnless(ON_GPU, "the CPU computes in fp32")
+    def test_bf16_is_near_fp32(self):
+        shard = self.shard("both.h5", DOCUMENTS)
+        for target in ("tiny-llama", "tiny-qwen3"):
+            with self.subTest(target):
+                want = self.features(target, shard).astype(np.float64)
+                got = self.features(target, shard, "0,1,2,3", "--precision", "bf16").astype(np.float64)
+                length = np.linalg.norm(want, axis=-1)
+                self.assertLessEqual((np.linalg.norm(got - want, axis=-1) / length).max(), 2e-2)
+                cosine = (got * want).sum(-1) / (length * np.linalg.norm(got, axis=-1))
+                self.assertGreaterEqual(cosine.min(), 0.9995)
 
     def test_golden_values(self):
         shard = self.shard("both.h5", DOCUMENTS)

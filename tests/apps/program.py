@@ -25,7 +25,12 @@ class Done:
         return f"exit code {self.code}\n{self.err}{self.out}"
 
 
+ON_GPU = os.environ.get("SLIP_TEST_DEVICE") == "cuda"  # on_gpu.py: the same tests on a GPU
+
+
 def command(*arguments, ranks=None):
+    if ON_GPU and arguments[0] in ("step", "features") and "--device" not in arguments:
+        arguments = (*arguments, "--device", "cuda")
     start = [BUILD + "/slipstream"] if ranks is None else ["launch/run", "-n", str(ranks), "--build", BUILD]
     return [*start, *map(str, arguments)]
 

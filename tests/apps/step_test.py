@@ -4,7 +4,7 @@ import unittest
 
 import numpy as np
 
-from program import GOLDEN, Folder, hf, run
+from program import GOLDEN, ON_GPU, Folder, hf, run
 
 
 def relative(got, want):
@@ -14,8 +14,8 @@ def relative(got, want):
 
 
 class Step(Folder):
-    def step(self, case):
-        done = run("step", "--case", case, "--out", self.folder / "out.safetensors")
+    def step(self, case, *options):
+        done = run("step", "--case", case, "--out", self.folder / "out.safetensors", *options)
         self.assertEqual(done.code, 0, done)
         return hf.read(self.folder / "out.safetensors")[0]
 
@@ -36,6 +36,16 @@ class Step(Folder):
                 self.assertLessEqual(np.abs(got["out.draft_hidden"] - want["out.draft_hidden"]).max(), 1e-4)
                 for name in sorted(n for n in outputs if n.startswith("g.")):
                     self.assertLessEqual(relative(got[name], want[name]), 1e-4, name)
+
+    @unittest.skipUnless(ON_GPU, "the CPU computes in fp32")
+    def test_golden_cases_in_bf16(self):
+        for case in sorted(GOLDEN.glob("dflash-*.safetensors")):
+            with self.subTest(case.name):
+                want, _ = hf.read(case)
+                got = self.step(case, "--precision", "bf16")
+                self.assertLessEqual(abs(got["out.loss"][0] / want["out.loss"][0] - 1), 2e-2)
+                for name in sorted(n for n in want if n.startswith("g.") or n == "out.draft_hidden"):
+                    self.assertLessEqual(relative(got[name], want[name]), 2e-2, name)
 
     def test_accuracy_is_tested_above_zero(self):
         self.assertGreater(hf.read(GOLDEN / "dflash-trained.safetensors")[0]["out.accuracy"][0], 0.1)
