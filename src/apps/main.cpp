@@ -22,6 +22,7 @@ srun or launch/run.
 
   train     train a drafter from a configuration file
   plan      show roles, costs, balance and memory of a run before starting it
+  decode    speculative decoding of prompts: acceptance length, target calls saved, text
   features  write the target's hidden states after chosen layers, for comparing with another implementation
   step      one training step on given weights and data, for comparing with another trainer
   inspect   show token shards, safetensors files, models and checkpoints
@@ -50,9 +51,10 @@ int run(int& argc, char**& argv) {
   if (all[0] == "features") return run_features(rest);
   if (all[0] == "step") return run_step(rest);
   if (all[0] == "inspect") return run_inspect(rest);
+  if (all[0] == "decode") return run_decode(rest);
   if (all[0] == "bench" && !rest.empty() && rest[0] == "wire") return run_bench_wire({rest.begin() + 1, rest.end()}, argc, argv);
   if (all[0] == "bench") return run_bench(rest);
-  fail_usage(fmt::format("unknown command '{}'; there are train, plan, features, step, inspect, bench", all[0]));
+  fail_usage(fmt::format("unknown command '{}'; there are train, plan, decode, features, step, inspect, bench", all[0]));
 }
 
 // An error of one rank takes the job down, or its peers would wait for it.
