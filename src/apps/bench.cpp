@@ -15,7 +15,7 @@
 namespace slip {
 namespace {
 
-void check_options(const BenchOptions& o, const std::string& what) {
+void check_options(const BenchOptions& o, const std::string& what, bool bf16) {
   for (const auto& [name, value] : {std::pair{"tokens", o.tokens},
                                     {"anchors", o.anchors},
                                     {"documents", o.documents},
@@ -27,6 +27,7 @@ void check_options(const BenchOptions& o, const std::string& what) {
   }
   if (o.warmup < -1 || o.warmup > 1 << 24)
     fail_usage(fmt::format("--warmup: {} is not between 0 and {}", o.warmup, 1 << 24));
+  if (o.cudnn && (what != "target" || !bf16)) fail_usage("--cudnn: for `bench target` in bf16 on a GPU");
   if (o.profile && what != "drafter") fail_usage("--profile: only `bench drafter` has one");
   if (what != "ops" && !o.names.empty())
     fail_usage(fmt::format("bench {}: unexpected '{}'", what, o.names.front()));
@@ -90,6 +91,7 @@ int run_bench(const Arguments& arguments) {
       .number("repeat", &o.repeat, "timed repeats; default: ops 20, others 10")
       .number("warmup", &o.warmup, "repeats before them; default 3")
       .flag("profile", &o.profile, "drafter: every operation of the step alone; they sum to the step")
+      .flag("cudnn", &o.cudnn, "target: with cuDNN's attention in place of ours")
       .text("out", &o.out, "append the JSON lines to this file")
       .text("commit", &o.commit, "what the rows call this build, where the build does not know")
       .number("min-percent", &o.min_percent, "exit code 1 when a timing reaches less of its limit");
@@ -111,7 +113,7 @@ int run_bench(const Arguments& arguments) {
                                   : std::vector<std::string>{"qwen3-8b", "qwen3.6-27b"};
     }
   }
-  check_options(o, what);
+  check_options(o, what, bf16);
   return with_queue(device, bf16, [&]<class T>(const Queue& queue) { return run<T>(o, what, queue); });
 }
 

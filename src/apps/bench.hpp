@@ -20,6 +20,7 @@ struct BenchOptions {
   int64_t repeat = 0, warmup = -1;                                                // the command's own
   int64_t min_percent = 0;
   bool profile = false;
+  bool cudnn = false;
 };
 
 // Milliseconds: of a GPU between two events of its stream, of the CPU by the clock of the thread.

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "apps/bench_cases.hpp"
+#include "kernels/attention_cudnn.hpp"
 
 namespace slip {
 namespace {
@@ -144,55 +146,74 @@ template <class T> BenchCases block_attention_cases(const StepShape& s, const Qu
   return out;
 }
 
+namespace {
+
+struct CausalCase {
+  std::string name;
+  AttentionShape shape;
+  std::vector<int> cu;  // first token of each document, then all
+  bool cudnn;
+};
+
+template <class T> BenchCase causal_case(const CausalCase& c, const Queue& q) {
+  const int64_t tokens = c.cu.back(), documents = static_cast<int64_t>(c.cu.size()) - 1, d = c.shape.head_dim;
+  const int64_t q_cols = c.shape.heads * d, kv_cols = c.shape.kv_heads * d, width = q_cols + 2 * kv_cols;
+  double pairs = 0;
+  for (size_t i = 1; i < c.cu.size(); ++i) {
+    const auto n = static_cast<double>(c.cu[i] - c.cu[i - 1]);
+    pairs += n * (n + 1) / 2;
+  }
+  const Dims dims{{"tokens", tokens},
+                  {"documents", documents},
+                  {"heads", c.shape.heads},
+                  {"kv_heads", c.shape.kv_heads},
+                  {"d", d}};
+  const double bytes = static_cast<double>(tokens * (width + q_cols)) * sizeof(T);
+  return {"causal_attention",
+          c.name,
+          dims,
+          attention_flops(c.shape, pairs, false),
+          bytes,
+          0,
+          [=](Arena& a) -> Work {
+            const View2<T> qkv = filled<T>(a, "qkv", tokens, width, q);
+            CausalAttentionFwd<T> x{.shape = c.shape,
+                                    .q = qkv.cols_from(0, q_cols),
+                                    .k = qkv.cols_from(q_cols, kv_cols),
+                                    .v = qkv.cols_from(q_cols + kv_cols, kv_cols),
+                                    .cu = uploaded(a, "cu", c.cu, q),
+                                    .cu_host = nullptr,
+                                    .documents = static_cast<int>(documents),
+                                    .out = a.take2<T>("out", tokens, q_cols)};
+            std::shared_ptr<CudnnAttention> cudnn;
+            if (c.cudnn)
+              cudnn = std::make_shared<CudnnAttention>(
+                  "cudnn", CudnnAttention::Limits{c.shape, width, q_cols, tokens}, a);
+            return [x, cudnn, cu = c.cu, q]() mutable {
+              x.cu_host = cu.data();
+              causal_attention_fwd(x, cudnn.get(), q);
+            };
+          }};
+}
+
+}  // namespace
+
 template <class T> BenchCases causal_attention_cases(const StepShape& s, const Queue& q) {
   BenchCases out;
-  struct Heads {
-    int64_t heads, kv_heads, d;
-  };
-  std::vector<Heads> all = {{s.model.heads, s.model.kv_heads, s.model.head_dim}};
-  if (s.model.head_dim == 128) all.push_back({24, 4, 256});  // the full layers of Qwen3.6-27B
-  for (const Heads& h : all) {
+  std::vector<AttentionShape> shapes = {drafter_attention(s.model, 0, false)};
+  if (s.model.head_dim == 128) {  // the full layers of Qwen3.6-27B
+    shapes.push_back({.heads = 24, .kv_heads = 4, .head_dim = 256, .scale = attention_scale(256)});
+  }
+  for (const AttentionShape& shape : shapes) {
+    const bool cudnn = sizeof(T) == 2 && cudnn_attention_problem(shape).empty();
     for (const auto& [tokens, documents] :
          {std::pair<int64_t, int64_t>{s.tokens(), 1}, {s.tokens(), 16}, {4 * s.tokens(), 1}}) {
-      const RowTokens row = random_row({tokens, documents, 0}, 2);
       std::vector<int> cu(1, 0);
-      double pairs = 0;
-      for (const int64_t n : row.lengths) {
+      for (const int64_t n : random_row({tokens, documents, 0}, 2).lengths)
         cu.push_back(cu.back() + static_cast<int>(n));
-        pairs += static_cast<double>(n * (n + 1)) / 2;
-      }
-      const int d = static_cast<int>(h.d);
-      const AttentionShape shape{.heads = static_cast<int>(h.heads),
-                                 .kv_heads = static_cast<int>(h.kv_heads),
-                                 .head_dim = d,
-                                 .scale = attention_scale(d)};
-      const int64_t q_cols = h.heads * d, kv_cols = h.kv_heads * d, width = q_cols + 2 * kv_cols,
-                    count = tokens;
-      out.push_back({"causal_attention",
-                     row_name(tokens, documents, 0) + fmt::format(" d={}", d),
-                     {{"tokens", tokens},
-                      {"documents", documents},
-                      {"heads", h.heads},
-                      {"kv_heads", h.kv_heads},
-                      {"d", d}},
-                     attention_flops(shape, pairs, false),
-                     static_cast<double>(tokens * (width + q_cols)) * sizeof(T),
-                     0,
-                     [=](Arena& a) -> Work {
-                       const View2<T> qkv = filled<T>(a, "qkv", count, width, q);
-                       CausalAttentionFwd<T> x{.shape = shape,
-                                               .q = qkv.cols_from(0, q_cols),
-                                               .k = qkv.cols_from(q_cols, kv_cols),
-                                               .v = qkv.cols_from(q_cols + kv_cols, kv_cols),
-                                               .cu = uploaded(a, "cu", cu, q),
-                                               .cu_host = nullptr,
-                                               .documents = static_cast<int>(cu.size()) - 1,
-                                               .out = a.take2<T>("out", count, q_cols)};
-                       return [x, cu, q]() mutable {
-                         x.cu_host = cu.data();
-                         causal_attention_fwd(x, q);
-                       };
-                     }});
+      const std::string name = row_name(tokens, documents, 0) + fmt::format(" d={}", shape.head_dim);
+      out.push_back(causal_case<T>({name, shape, cu, false}, q));
+      if (cudnn) out.push_back(causal_case<T>({name + " cuDNN", shape, cu, true}, q));
     }
   }
   return out;

@@ -156,8 +156,9 @@ template <class T> void bench_drafter(Bench& b, const std::string& shape) {
         {"backward_ms", row_ms - forward_ms},  // with the head's gradient and the zeroing of gradients
         {"optimizer_ms", update_ms},           // norm, clip, AdamW
         {"tokens_per_s", static_cast<double>(s.tokens() * s.rows) / row.time.median_ms * 1e3},
-        {"arena_bytes", static_cast<double>(arena.total_bytes())},
-        {"device_bytes_in_use", b.queue.on_cpu() ? 0 : static_cast<double>(device_bytes_in_use())}};
+        {"arena_bytes", static_cast<double>(arena.total_bytes())}};
+    if (!b.queue.on_cpu())
+      row.more.emplace_back("device_bytes_in_use", static_cast<double>(device_bytes_in_use()));
   }
   double products_ms = 0;
   {

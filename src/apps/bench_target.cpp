@@ -22,15 +22,16 @@ template <class T> void bench_target(Bench& b, const std::string& shape) {
   BenchRow out{.bench = "target",
                .model = shape,
                .op = "capture",
-               .name = "forward to the last tap",
+               .name = b.options.cudnn ? "forward to the last tap, cuDNN" : "forward to the last tap",
                .dims = {{"tokens", tokens},
                         {"documents", documents},
                         {"layers", layers},
                         {"taps", static_cast<int64_t>(taps.size())}}};
   {
     Arena arena(b.queue.device);
-    const Target<T> target{m, synthetic_target<T>(m, {layers, false}, 1, arena, b.queue),
-                           make_target_buffers<T>(m, tokens, arena, b.queue)};
+    Target<T> target{m, synthetic_target<T>(m, {layers, false}, 1, arena, b.queue),
+                     make_target_buffers<T>(m, tokens, arena, b.queue)};
+    if (b.options.cudnn) target.cudnn = make_cudnn_attention(m, tokens, arena);
     PackedRow packed_row("row", tokens, arena);
     Bf16* slot = arena.take<Bf16>("features", static_cast<int64_t>(taps.size()) * tokens * h);
     const Packed packed = packed_row.set(row.ids, row.lengths, b.queue);
@@ -40,8 +41,9 @@ template <class T> void bench_target(Bench& b, const std::string& shape) {
       });
     });
     out.more = {{"tokens_per_s", static_cast<double>(tokens) / out.time.median_ms * 1e3},
-                {"arena_bytes", static_cast<double>(arena.total_bytes())},
-                {"device_bytes_in_use", b.queue.on_cpu() ? 0 : static_cast<double>(device_bytes_in_use())}};
+                {"arena_bytes", static_cast<double>(arena.total_bytes())}};
+    if (!b.queue.on_cpu())
+      out.more.emplace_back("device_bytes_in_use", static_cast<double>(device_bytes_in_use()));
   }
   const std::vector<StepProduct> products = target_products(m, layers, tokens);
   Arena arena(b.queue.device);

@@ -90,6 +90,7 @@ class Bench(Folder):
             (("drafter", "--tokens", "-1"), "--tokens"),
             (("ops", "--profile"), "--profile"),
             (("drafter", "matmul"), "matmul"),
+            (("target", "--cudnn"), "--cudnn"),
             (("drafter", "--documents", "200"), "--documents"),
             (("ops", "--precision", "bf16"), "bf16"),
             (("ops", "--out", "/no/such/folder/rows"), "--out"),
