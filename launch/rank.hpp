@@ -36,12 +36,14 @@ inline FeatureShape feature_shape(const RunOptions& o, const RunInputs& in) {
 
 // The frozen weights of a rank: from the target's folder, or made up (--synthetic-weights).
 template <class T>
-TargetWeights<T> frozen_weights(const RunOptions& o, const RunInputs& in, const TargetParts& parts, Arena& arena, const Queue& queue) {
+TargetWeights<T> frozen_weights(const RunOptions& o, const RunInputs& in, const TargetParts& parts,
+                                Arena& arena, const Queue& queue) {
   if (o.synthetic) return synthetic_target<T>(in.target, parts, o.config.data.seed, arena, queue);
   return load_target<T>(in.target, WeightFolder(o.config.target.path), parts, arena, queue);
 }
 
-// The target with room for rows of data.row_tokens tokens, and with the attention that target.attention names.
+// The target with room for rows of data.row_tokens tokens, and with the attention that target.attention
+// names.
 template <class T>
 Target<T> make_target(const RunOptions&, const RunInputs&, TargetWeights<T>, Arena&, const Queue&);
 

@@ -1,5 +1,5 @@
-// The loop of a drafter rank: receive, train, sum over the ranks, update. All drafters take the same decisions,
-// because they decide from sums only.
+// The loop of a drafter rank: receive, train, sum over the ranks, update. All drafters take the same
+// decisions, because they decide from sums only.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -21,11 +21,21 @@ namespace {
 
 template <class T> class DrafterRank {
  public:
-  DrafterRank(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, Arena& arena, const Queue& queue)
-      : o_(o), in_(in), plan_(plan), ranks_(ranks), queue_(queue), state_(in.state), rows_(in, o.config.data),
-        frozen_(load_frozen(arena)), drafter_(make_drafter<T>(in.drafter, in.limits, arena, queue)),
-        pass_(make_pass_buffers<T>(in.drafter, in.limits, arena)), optimizer_(make_optimizer<T>(drafter_, o.config.train, arena, queue)),
-        row_("drafter.row", o.config.data.row_tokens, arena), feed_(o, in, plan, ranks, rows_, frozen_, arena, queue),
+  DrafterRank(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, Arena& arena,
+              const Queue& queue)
+      : o_(o),
+        in_(in),
+        plan_(plan),
+        ranks_(ranks),
+        queue_(queue),
+        state_(in.state),
+        rows_(in, o.config.data),
+        frozen_(load_frozen(arena)),
+        drafter_(make_drafter<T>(in.drafter, in.limits, arena, queue)),
+        pass_(make_pass_buffers<T>(in.drafter, in.limits, arena)),
+        optimizer_(make_optimizer<T>(drafter_, o.config.train, arena, queue)),
+        row_("drafter.row", o.config.data.row_tokens, arena),
+        feed_(o, in, plan, ranks, rows_, frozen_, arena, queue),
         gradients_(drafter_, ranks, o.config.comm.timeout_s, queue) {}
 
   int run();
@@ -40,8 +50,13 @@ template <class T> class DrafterRank {
   Deadline deadline() const { return deadline_in(o_.config.comm.timeout_s); }
 
   void load_start();
-  int64_t epoch_steps(int64_t epoch) { return steps_of_epoch(static_cast<int64_t>(rows_.train_rows(epoch).size()), o_.config.train.rows_per_step); }
-  bool data_left() const { return o_.config.data.epochs == 0 || state_.epoch < o_.config.data.epochs || o_.extend > 0; }
+  int64_t epoch_steps(int64_t epoch) {
+    return steps_of_epoch(static_cast<int64_t>(rows_.train_rows(epoch).size()),
+                          o_.config.train.rows_per_step);
+  }
+  bool data_left() const {
+    return o_.config.data.epochs == 0 || state_.epoch < o_.config.data.epochs || o_.extend > 0;
+  }
   bool evaluates_after(int64_t step) const;
   std::vector<RowId> my_rows(int64_t epoch, int64_t epoch_step);
   void request_ahead();
@@ -84,13 +99,15 @@ template <class T> void DrafterRank<T>::load_start() {
     synchronize(queue_);
     optimizer_.updates = state_.step;
     saved_step_ = state_.step;
-    if (optimizer_.round_weight) {  // the working weights of the next step are the rounded masters, as after an update
+    if (optimizer_.round_weight) {  // the working weights of the next step are the rounded masters, as after
+                                    // an update
       std::vector<float> rounded = c.optimizer.master;
       for (float& x : rounded) x = round_bf16(x);
       set_weights(drafter_, rounded, queue_);
     }
   } else if (!o_.config.drafter.init_from.empty()) {
-    set_masters(optimizer_, drafter_, published_parameters(drafter_.layout, o_.config.drafter.init_from), queue_);
+    set_masters(optimizer_, drafter_, published_parameters(drafter_.layout, o_.config.drafter.init_from),
+                queue_);
   } else {
     new_masters(optimizer_, drafter_, o_.config.data.seed, queue_);
   }
@@ -106,16 +123,18 @@ template <class T> bool DrafterRank<T>::evaluates_after(int64_t step) const {
 
 // The rows of a step that this rank trains.
 template <class T> std::vector<RowId> DrafterRank<T>::my_rows(int64_t epoch, int64_t epoch_step) {
-  const int64_t all = static_cast<int64_t>(rows_.train_rows(epoch).size()), per_step = o_.config.train.rows_per_step;
+  const int64_t all = static_cast<int64_t>(rows_.train_rows(epoch).size()),
+                per_step = o_.config.train.rows_per_step;
   std::vector<RowId> out;
   for (int64_t r = 0; r < per_step && epoch_step * per_step + r < all; ++r) {
-    if (plan_.drafter_rank(r) == ranks_.drafter_index()) out.push_back({kTrainRow, 0, epoch, epoch_step * per_step + r});
+    if (plan_.drafter_rank(r) == ranks_.drafter_index())
+      out.push_back({kTrainRow, 0, epoch, epoch_step * per_step + r});
   }
   return out;
 }
 
-// Asks for the next rows while slots are free, but never past a step after which there may be an evaluation or the
-// end: its rows would be in the way. (A skipped step moves that point; then the requests just go on.)
+// Asks for the next rows while slots are free, but never past a step after which there may be an evaluation
+// or the end: its rows would be in the way. (A skipped step moves that point; then the requests just go on.)
 template <class T> void DrafterRank<T>::request_ahead() {
   while (feed_.can_request()) {
     const int64_t step = state_.step + ahead_steps_;  // updates made when the rows ahead are trained
@@ -133,7 +152,8 @@ template <class T> void DrafterRank<T>::request_ahead() {
 }
 
 template <class T> void DrafterRank<T>::sum_over_ranks(StepSums& s) {
-  if (ranks_.drafter_count() > 1) allreduce_sum(ranks_.drafters, s.values(), deadline(), "the sums of a step");
+  if (ranks_.drafter_count() > 1)
+    allreduce_sum(ranks_.drafters, s.values(), deadline(), "the sums of a step");
 }
 
 template <class T> StepSums DrafterRank<T>::train_rows() {
@@ -143,7 +163,8 @@ template <class T> StepSums DrafterRank<T>::train_rows() {
   for (const RowId& id : mine) {
     request_ahead();
     const RowTokens tokens = rows_.read(id);
-    const RowBlocks blocks = make_blocks(tokens, in_.drafter, in_.label_mask, {o_.config.train.anchors, o_.config.data.seed, id.epoch});
+    const RowBlocks blocks = make_blocks(tokens, in_.drafter, in_.label_mask,
+                                         {o_.config.train.anchors, o_.config.data.seed, id.epoch});
     ranks_.at(state_.step + 1, "transfer");
     const Features features = feed_.get(id, tokens);
     ranks_.at(state_.step + 1, "train");
@@ -151,8 +172,8 @@ template <class T> StepSums DrafterRank<T>::train_rows() {
     const Packed packed = row_.set(tokens.ids, tokens.lengths, queue_);
     OnLayer on_layer;  // after the last row a layer's gradients are final
     if (&id == &mine.back()) on_layer = [this](int64_t layer) { gradients_.layer_ready(layer); };
-    const auto row_sums = run_row<T>(drafter_, pass_, features.data, features.tokens, packed.position, blocks, frozen_.embed,
-                                     frozen_.head, in_.rule, RowMode::train, queue_, on_layer);
+    const auto row_sums = run_row<T>(drafter_, pass_, features.data, features.tokens, packed.position, blocks,
+                                     frozen_.embed, frozen_.head, in_.rule, RowMode::train, queue_, on_layer);
     feed_.release(features);
     if (row_sums) {
       sums += *row_sums;
@@ -160,8 +181,9 @@ template <class T> StepSums DrafterRank<T>::train_rows() {
       sums.tokens += static_cast<double>(tokens.ids.size());
     } else {
       sums.bad_rows += 1;
-      log_warn(fmt::format("row {} of epoch {}: the features hold NaN or infinity; the row is skipped (documents {})", id.index, id.epoch,
-                           fmt::join(tokens.document_ids, ", ")));
+      log_warn(fmt::format(
+          "row {} of epoch {}: the features hold NaN or infinity; the row is skipped (documents {})",
+          id.index, id.epoch, fmt::join(tokens.document_ids, ", ")));
     }
   }
   if (stop_signalled() || feed_.target_asked_to_stop()) sums.stop = 1;
@@ -172,8 +194,10 @@ template <class T> StepSums DrafterRank<T>::evaluate() {
   StepSums sums;
   std::vector<RowId> mine;
   for (int64_t i = 0; i < static_cast<int64_t>(rows_.eval_rows().size()); ++i) {
-    // By the place in a step, as in training: a drafter then hears from the targets that the plan names, no others.
-    if (plan_.drafter_rank(i % plan_.rows_per_step) == ranks_.drafter_index()) mine.push_back({kEvalRow, 0, 0, i});
+    // By the place in a step, as in training: a drafter then hears from the targets that the plan names, no
+    // others.
+    if (plan_.drafter_rank(i % plan_.rows_per_step) == ranks_.drafter_index())
+      mine.push_back({kEvalRow, 0, 0, i});
   }
   size_t asked = 0;
   for (size_t i = 0; i < mine.size(); ++i) {
@@ -184,8 +208,8 @@ template <class T> StepSums DrafterRank<T>::evaluate() {
     ranks_.at(state_.step, "evaluate");
     const Features features = feed_.get(mine[i], tokens);
     const Packed packed = row_.set(tokens.ids, tokens.lengths, queue_);
-    const auto row_sums = run_row<T>(drafter_, pass_, features.data, features.tokens, packed.position, blocks, frozen_.embed,
-                                     frozen_.head, in_.rule, RowMode::evaluate, queue_);
+    const auto row_sums = run_row<T>(drafter_, pass_, features.data, features.tokens, packed.position, blocks,
+                                     frozen_.embed, frozen_.head, in_.rule, RowMode::evaluate, queue_);
     feed_.release(features);
     if (!row_sums) fail(fmt::format("held-out row {}: the features hold NaN or infinity", i));
     sums += *row_sums;
@@ -219,11 +243,14 @@ template <class T> bool DrafterRank<T>::update(const StepSums& sums, StepReport&
     ++state_.step;
   } else {
     if (!finite) ++state_.bad_steps;
-    if (writes()) log_warn(fmt::format("the step after step {} is skipped: {}", state_.step, finite ? "none of its rows could be used" : "the gradients hold NaN or infinity"));
+    if (writes())
+      log_warn(fmt::format("the step after step {} is skipped: {}", state_.step,
+                           finite ? "none of its rows could be used" : "the gradients hold NaN or infinity"));
   }
   if (state_.bad_rows + state_.bad_steps > o_.config.train.max_bad_steps) {
-    fail(fmt::format("{} rows and {} steps held NaN or infinity, train.max_bad_steps allows {}; the last are named above", state_.bad_rows,
-                     state_.bad_steps, o_.config.train.max_bad_steps));
+    fail(fmt::format(
+        "{} rows and {} steps held NaN or infinity, train.max_bad_steps allows {}; the last are named above",
+        state_.bad_rows, state_.bad_steps, o_.config.train.max_bad_steps));
   }
   return usable;
 }
@@ -234,15 +261,18 @@ template <class T> void DrafterRank<T>::save(const char* why) {
   saved_step_ = state_.step;
   ranks_.at(state_.step, "save");
   if (!writes()) return;
-  if (!saves()) return log_info("no checkpoint is written: the weights are synthetic (--publish-synthetic writes it)");
+  if (!saves())
+    return log_info("no checkpoint is written: the weights are synthetic (--publish-synthetic writes it)");
   const int64_t n = drafter_.layout.count, bytes = n * static_cast<int64_t>(sizeof(float));
   SavedOptimizer host;
-  for (auto [to, from] : {std::pair{&host.master, optimizer_.master}, {&host.m, optimizer_.m}, {&host.v, optimizer_.v}}) {
+  for (auto [to, from] :
+       {std::pair{&host.master, optimizer_.master}, {&host.m, optimizer_.m}, {&host.v, optimizer_.v}}) {
     to->resize(static_cast<size_t>(n));
     copy_to_host(to->data(), from, bytes, queue_);
   }
   synchronize(queue_);
-  const std::string path = save_checkpoint(checkpoint_folder(o_.config), in_.drafter, drafter_.layout, host, state_, o_.config.checkpoint.keep);
+  const std::string path = save_checkpoint(checkpoint_folder(o_.config), in_.drafter, drafter_.layout, host,
+                                           state_, o_.config.checkpoint.keep);
   log_info(fmt::format("saved {} ({})", path, why));
 }
 
@@ -261,11 +291,20 @@ template <class T> int DrafterRank<T>::run() {
     waited_s_ = 0;
     StepSums sums = train_rows();
     if (train.max_minutes > 0 && seconds_since(started_) > train.max_minutes * 60) sums.stop += 1;
-    const bool minutes = o_.config.checkpoint.every_minutes > 0 && seconds_since(saved_at_) > o_.config.checkpoint.every_minutes * 60;
+    const bool minutes = o_.config.checkpoint.every_minutes > 0 &&
+                         seconds_since(saved_at_) > o_.config.checkpoint.every_minutes * 60;
     ranks_.at(state_.step + 1, "reduce");
     sum_over_ranks(sums);
     gradients_.finish();
-    StepReport report{.step = 0, .total = state_.total_steps, .epoch = state_.epoch, .sums = sums, .grad_norm = 0, .lr = 0, .seconds = 0, .wait_features_s = 0, .target_wait_share = 0};
+    StepReport report{.step = 0,
+                      .total = state_.total_steps,
+                      .epoch = state_.epoch,
+                      .sums = sums,
+                      .grad_norm = 0,
+                      .lr = 0,
+                      .seconds = 0,
+                      .wait_features_s = 0,
+                      .target_wait_share = 0};
     const bool updated = update(sums, report);
     advance_cursor();
     report.step = state_.step;
@@ -280,25 +319,31 @@ template <class T> int DrafterRank<T>::run() {
     }
     if (updated && evaluates_after(state_.step)) report_evaluation(), last = Clock::now();
     const int64_t every = o_.config.checkpoint.every_steps;
-    if (updated && ((every > 0 && state_.step % every == 0) || minutes)) save("on schedule"), last = Clock::now();
+    if (updated && ((every > 0 && state_.step % every == 0) || minutes))
+      save("on schedule"), last = Clock::now();
   }
   feed_.finish();
   save(stopped ? "asked to stop" : "the end");
   if (!writes()) return stopped ? kStopped : kOk;
   if (stopped) {
-    log_info(fmt::format("stopped after step {} of {}; go on with --resume auto", state_.step, state_.total_steps));
+    log_info(fmt::format("stopped after step {} of {}; go on with --resume auto", state_.step,
+                         state_.total_steps));
     return kStopped;
   }
   std::string done = fmt::format("done: {} steps in {:.1f} s", state_.step, seconds_since(started_));
-  if (in_.eval) done += fmt::format(", held-out acceptance length {:.2f} -> {:.2f}", log_->first_acceptance(), log_->last_acceptance());
-  if (saves()) done += fmt::format("; the drafter is {}/step-{:08}/drafter", checkpoint_folder(o_.config), state_.step);
+  if (in_.eval)
+    done += fmt::format(", held-out acceptance length {:.2f} -> {:.2f}", log_->first_acceptance(),
+                        log_->last_acceptance());
+  if (saves())
+    done += fmt::format("; the drafter is {}/step-{:08}/drafter", checkpoint_folder(o_.config), state_.step);
   log_info(done);
   return kOk;
 }
 
 }  // namespace
 
-template <class T> std::vector<Arena::Entry> drafter_memory(const RunOptions& o, const RunInputs& in, const Plan& plan) {
+template <class T>
+std::vector<Arena::Entry> drafter_memory(const RunOptions& o, const RunInputs& in, const Plan& plan) {
   Arena arena(o.device, Arena::Mode::measure);
   Ranks none;
   const Queue queue{o.device};
@@ -307,7 +352,8 @@ template <class T> std::vector<Arena::Entry> drafter_memory(const RunOptions& o,
 }
 
 template <class T>
-int run_drafter(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, const Queue& queue) {
+int run_drafter(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks,
+                const Queue& queue) {
   Arena arena(queue.device);
   DrafterRank<T> rank(o, in, plan, ranks, arena, queue);
   log_info(fmt::format("drafter rank {}: memory\n{}", ranks.drafter_index(), arena.table(12)));

@@ -19,13 +19,16 @@ template <class T> struct TargetRank {
 
 // A slow drafter must not hold up the others: the ring has room for what all of them may have requested.
 int ring_size(const RunOptions& o, const RunInputs& in, const Plan& plan) {
-  return static_cast<int>(in.drafter.taps.size()) * static_cast<int>(o.config.roles.queue_rows) * plan.drafters;
+  return static_cast<int>(in.drafter.taps.size()) * static_cast<int>(o.config.roles.queue_rows) *
+         plan.drafters;
 }
 
 template <class T>
-TargetRank<T> make_target_rank(const RunOptions& o, const RunInputs& in, const Plan& plan, Arena& arena, const Queue& queue) {
+TargetRank<T> make_target_rank(const RunOptions& o, const RunInputs& in, const Plan& plan, Arena& arena,
+                               const Queue& queue) {
   const int64_t tokens = o.config.data.row_tokens;
-  Target<T> target = make_target<T>(o, in, frozen_weights<T>(o, in, {in.last_tap + 1, false}, arena, queue), arena, queue);
+  Target<T> target =
+      make_target<T>(o, in, frozen_weights<T>(o, in, {in.last_tap + 1, false}, arena, queue), arena, queue);
   PackedRow row("target.row", tokens, arena);
   const int taps = ring_size(o, in, plan);
   Bf16* ring = arena.take<Bf16>("target.ring", taps * tokens * in.target.hidden, "roles.queue_rows");
@@ -36,12 +39,18 @@ TargetRank<T> make_target_rank(const RunOptions& o, const RunInputs& in, const P
 class StepOfRow {
  public:
   StepOfRow(const RunInputs& in, int64_t rows_per_step, RowTable& rows)
-      : rows_per_step_(rows_per_step), rows_(rows), epoch_(in.state.epoch), before_(in.state.step - in.state.epoch_step), last_(in.state.step) {}
+      : rows_per_step_(rows_per_step),
+        rows_(rows),
+        epoch_(in.state.epoch),
+        before_(in.state.step - in.state.epoch_step),
+        last_(in.state.step) {}
   int64_t operator()(const RowId& id) {
     if (id.kind == kEvalRow) return last_;
-    while (epoch_ < id.epoch) before_ += steps_of_epoch(static_cast<int64_t>(rows_.train_rows(epoch_++).size()), rows_per_step_);
+    while (epoch_ < id.epoch)
+      before_ += steps_of_epoch(static_cast<int64_t>(rows_.train_rows(epoch_++).size()), rows_per_step_);
     last_ = before_ + id.index / rows_per_step_ + 1;
-    if (id.epoch < epoch_) last_ -= steps_of_epoch(static_cast<int64_t>(rows_.train_rows(id.epoch).size()), rows_per_step_);
+    if (id.epoch < epoch_)
+      last_ -= steps_of_epoch(static_cast<int64_t>(rows_.train_rows(id.epoch).size()), rows_per_step_);
     return last_;
   }
   int64_t last() const { return last_; }
@@ -55,26 +64,29 @@ class StepOfRow {
 }  // namespace
 
 template <class T>
-Target<T> make_target(const RunOptions& o, const RunInputs& in, TargetWeights<T> weights, Arena& arena, const Queue& queue) {
+Target<T> make_target(const RunOptions& o, const RunInputs& in, TargetWeights<T> weights, Arena& arena,
+                      const Queue& queue) {
   const int64_t tokens = o.config.data.row_tokens;
   Target<T> target{in.target, std::move(weights), make_target_buffers<T>(in.target, tokens, arena, queue)};
   if (o.config.target.attention != "cudnn") return target;
   target.cudnn = make_cudnn_attention(in.target, tokens, arena);
   if (!arena.measuring()) {
-    log_info(fmt::format("cuDNN {} attention plan built in {:.1f} s (compiles its kernel through NVRTC)", cudnn_version(),
-                         target.cudnn->build_seconds()));
+    log_info(fmt::format("cuDNN {} attention plan built in {:.1f} s (compiles its kernel through NVRTC)",
+                         cudnn_version(), target.cudnn->build_seconds()));
   }
   return target;
 }
 
-template <class T> std::vector<Arena::Entry> target_memory(const RunOptions& o, const RunInputs& in, const Plan& plan) {
+template <class T>
+std::vector<Arena::Entry> target_memory(const RunOptions& o, const RunInputs& in, const Plan& plan) {
   Arena arena(o.device, Arena::Mode::measure);
   make_target_rank<T>(o, in, plan, arena, Queue{o.device});
   return arena.entries();
 }
 
 template <class T>
-void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, const Queue& queue) {
+void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks,
+                const Queue& queue) {
   Arena arena(queue.device);
   TargetRank<T> rank = make_target_rank<T>(o, in, plan, arena, queue);
   log_info(fmt::format("target rank {}: memory\n{}", ranks.mpi->rank(), arena.table(12)));
@@ -98,21 +110,26 @@ void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Rank
       Bf16* buffer = outbox.acquire_tap();
       capture_tap<T>({stream, buffer}, queue);
       ready[static_cast<size_t>(tap)] = buffer;
-      for (; next < ready.size() && ready[next] != nullptr; ++next) outbox.send_tap(*request, static_cast<int>(next), ready[next]);
+      for (; next < ready.size() && ready[next] != nullptr; ++next)
+        outbox.send_tap(*request, static_cast<int>(next), ready[next]);
       ranks.at(step.last(), "capture");
     });
     ranks.at(step.last(), "wait");
   }
   const OutboxStats& s = outbox.stats();
-  log_info(fmt::format("target rank {}: {} rows, {:.1f} s at work, {:.1f} s waiting for requests, {:.1f} s waiting for a free buffer",
-                       me, s.rows, s.busy_s, s.wait_request_s, s.wait_ring_s));
+  log_info(
+      fmt::format("target rank {}: {} rows, {:.1f} s at work, {:.1f} s waiting for requests, {:.1f} s "
+                  "waiting for a free buffer",
+                  me, s.rows, s.busy_s, s.wait_request_s, s.wait_ring_s));
 }
 
-template Target<float> make_target(const RunOptions&, const RunInputs&, TargetWeights<float>, Arena&, const Queue&);
+template Target<float> make_target(const RunOptions&, const RunInputs&, TargetWeights<float>, Arena&,
+                                   const Queue&);
 template std::vector<Arena::Entry> target_memory<float>(const RunOptions&, const RunInputs&, const Plan&);
 template void run_target<float>(const RunOptions&, const RunInputs&, const Plan&, Ranks&, const Queue&);
 #if SLIP_HAVE_CUDA
-template Target<Bf16> make_target(const RunOptions&, const RunInputs&, TargetWeights<Bf16>, Arena&, const Queue&);
+template Target<Bf16> make_target(const RunOptions&, const RunInputs&, TargetWeights<Bf16>, Arena&,
+                                  const Queue&);
 template std::vector<Arena::Entry> target_memory<Bf16>(const RunOptions&, const RunInputs&, const Plan&);
 template void run_target<Bf16>(const RunOptions&, const RunInputs&, const Plan&, Ranks&, const Queue&);
 #endif

@@ -24,7 +24,8 @@ namespace {
 bool uses_bf16(const RunOptions& o) { return o.device == Device::cuda && o.config.train.precision == "bf16"; }
 #endif
 
-template <class T> int run_role(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, const Queue& queue) {
+template <class T>
+int run_role(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, const Queue& queue) {
   int code = kOk;
   if (plan.role(ranks.mpi->rank()) == Role::target) {
     run_target<T>(o, in, plan, ranks, queue);
@@ -32,7 +33,8 @@ template <class T> int run_role(const RunOptions& o, const RunInputs& in, const 
     code = run_drafter<T>(o, in, plan, ranks, queue);
   }
   ranks.phases->at_same_step("exit");
-  barrier(ranks.mpi->world(), deadline_in(o.config.comm.timeout_s), "the end of the run");  // one drafter may still save
+  barrier(ranks.mpi->world(), deadline_in(o.config.comm.timeout_s),
+          "the end of the run");  // one drafter may still save
   return code;
 }
 
@@ -71,7 +73,8 @@ void connect_gpus(const Plan& plan, Ranks& ranks, bool shared, const Deadline& d
     for (int d = 0; d < plan.drafters; ++d) pairs.push_back({t, d});
   }
   ranks.transport = std::make_unique<NcclTransport>(world.dup("features", deadline), pairs, deadline);
-  if (ranks.drafters && ranks.drafters.size() > 1) ranks.gradients = std::make_unique<NcclComm>(ranks.drafters, "gradients", deadline);
+  if (ranks.drafters && ranks.drafters.size() > 1)
+    ranks.gradients = std::make_unique<NcclComm>(ranks.drafters, "gradients", deadline);
 }
 #endif
 
@@ -111,7 +114,8 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
     log_quiet_terminal(false);
   }
   if (in->state.step >= in->state.total_steps) {
-    log_info(fmt::format("{} is finished: {} steps; go on with --extend STEPS", *in->checkpoint, in->state.step));
+    log_info(
+        fmt::format("{} is finished: {} steps; go on with --extend STEPS", *in->checkpoint, in->state.step));
     return kOk;
   }
   const Plan plan = plan_run(o, *in, mpi.size());
@@ -119,8 +123,9 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
   barrier(mpi.world(), start, "the run directory");
   log_to_file(fmt::format("{}/log/rank-{:04}.log", o.config.log.dir, mpi.rank()));
   log_info(plan_text(plan));
-  log_info(fmt::format("{} documents, {} tokens; {} left out for want of supervision; {} steps{}", in->state.documents, in->state.tokens,
-                       in->corpus->dropped(), in->state.total_steps, in->checkpoint ? fmt::format(", from {}", *in->checkpoint) : ""));
+  log_info(fmt::format("{} documents, {} tokens; {} left out for want of supervision; {} steps{}",
+                       in->state.documents, in->state.tokens, in->corpus->dropped(), in->state.total_steps,
+                       in->checkpoint ? fmt::format(", from {}", *in->checkpoint) : ""));
 
   phases.at(in->state.step, "load");
   Ranks ranks{.mpi = &mpi, .phases = &phases};
@@ -140,7 +145,8 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
     if (mpi.rank() == 0) log_error(shared + "; give each rank its own, or add --share-gpu");
     return kUsage;
   }
-  log_info(fmt::format("rank {} on {}: GPU {}, {}{}", mpi.rank(), host_name(), device, cuda_device_name(device), shared.empty() ? "" : ", shared"));
+  log_info(fmt::format("rank {} on {}: GPU {}, {}{}", mpi.rank(), host_name(), device,
+                       cuda_device_name(device), shared.empty() ? "" : ", shared"));
   if (mpi.size() > 1) connect_gpus(plan, ranks, !shared.empty(), start);
   if (uses_bf16(o)) return run_role<Bf16>(o, *in, plan, ranks, cuda.queue());
   return run_role<float>(o, *in, plan, ranks, cuda.queue());

@@ -52,9 +52,11 @@ int run(int& argc, char**& argv) {
   if (all[0] == "step") return run_step(rest);
   if (all[0] == "inspect") return run_inspect(rest);
   if (all[0] == "decode") return run_decode(rest);
-  if (all[0] == "bench" && !rest.empty() && rest[0] == "wire") return run_bench_wire({rest.begin() + 1, rest.end()}, argc, argv);
+  if (all[0] == "bench" && !rest.empty() && rest[0] == "wire")
+    return run_bench_wire({rest.begin() + 1, rest.end()}, argc, argv);
   if (all[0] == "bench") return run_bench(rest);
-  fail_usage(fmt::format("unknown command '{}'; there are train, plan, decode, features, step, inspect, bench", all[0]));
+  fail_usage(fmt::format(
+      "unknown command '{}'; there are train, plan, decode, features, step, inspect, bench", all[0]));
 }
 
 // An error of one rank takes the job down, or its peers would wait for it.
@@ -63,7 +65,8 @@ int give_up(const std::string& message, int code) {
   MPI_Initialized(&initialized);
   // Until MPI is started every rank reads the same command line: one says what is wrong with it.
   const bool said_by_another =
-      !initialized && code == kUsage && launcher_env([](const char* name) -> const char* { return std::getenv(name); }).rank > 0;
+      !initialized && code == kUsage &&
+      launcher_env([](const char* name) -> const char* { return std::getenv(name); }).rank > 0;
   if (said_by_another) return code;
   if (!message.empty()) log_error(message);  // else another rank has said it
   MPI_Finalized(&finalized);
@@ -80,7 +83,9 @@ int main(int argc, char** argv) {
   } catch (const slip::Error& e) {
     // The place in the source helps with failures of the program, not with what the user typed.
     const bool internal = e.exit_code() == slip::kFailed;
-    return slip::give_up(internal ? fmt::format("{} ({}:{})", e.what(), e.where().file_name(), e.where().line()) : e.what(), e.exit_code());
+    return slip::give_up(
+        internal ? fmt::format("{} ({}:{})", e.what(), e.where().file_name(), e.where().line()) : e.what(),
+        e.exit_code());
   } catch (const std::bad_alloc&) {
     return slip::give_up("out of host memory", slip::kFailed);
   } catch (const std::exception& e) {

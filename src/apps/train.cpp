@@ -27,16 +27,21 @@ RunOptions run_options(const RunArguments& a) {
 int run_train(const Arguments& arguments, int& argc, char**& argv) {
   RunArguments a;
   Options options("train", "--config FILE [--set key=value]... [--resume none|auto|DIR]",
-                  "Trains a drafter. Every process is a rank: with one, it runs target and drafter in turn; with more, roles.* says who\n"
+                  "Trains a drafter. Every process is a rank: with one, it runs target and drafter in turn; "
+                  "with more, roles.* says who\n"
                   "does what. Start several with mpirun, srun or launch/run.");
   options.need("config", &a.config, "configuration file (INI)")
       .list("set", &a.sets, "key=value over the file; may be repeated")
-      .text("resume", &a.resume, "none: start anew, in an unused run directory; auto: continue the newest complete checkpoint, or start; or a checkpoint's folder")
+      .text("resume", &a.resume,
+            "none: start anew, in an unused run directory; auto: continue the newest complete checkpoint, or "
+            "start; or a checkpoint's folder")
       .number("extend", &a.extend, "with --resume: so many steps more than the run had")
       .flag("allow-changes", &a.allow_changes, "resume although the configuration contradicts the checkpoint")
       .text("device", &a.device, "auto (a GPU if one is visible), cpu or cuda")
-      .flag("share-gpu", &a.share_gpu, "let ranks share a GPU; features and gradients then travel through host memory")
-      .flag("synthetic-weights", &a.synthetic, "made-up weights from the two config.json alone, for timing; nothing is saved")
+      .flag("share-gpu", &a.share_gpu,
+            "let ranks share a GPU; features and gradients then travel through host memory")
+      .flag("synthetic-weights", &a.synthetic,
+            "made-up weights from the two config.json alone, for timing; nothing is saved")
       .flag("publish-synthetic", &a.publish, "with --synthetic-weights: write checkpoints all the same")
       .flag("print-config", &a.print_config, "print the resolved configuration and stop")
       .footer(configuration_help());
@@ -60,7 +65,8 @@ int run_train(const Arguments& arguments, int& argc, char**& argv) {
   }
   o.command_line = command_line;
   const CommConfig& comm = o.config.comm;
-  mpi.keep(start_heartbeat(mpi, {.beat_s = comm.heartbeat_s, .dead_after_s = comm.dead_after_s, .stall_s = comm.timeout_s}));
+  mpi.keep(start_heartbeat(
+      mpi, {.beat_s = comm.heartbeat_s, .dead_after_s = comm.dead_after_s, .stall_s = comm.timeout_s}));
   return run_training(o, mpi);
 }
 

@@ -60,7 +60,8 @@ std::vector<std::string> contradictions(const Config& c) {
   const auto refuse = [&](bool bad, const std::string& message) {
     if (bad) out.push_back(message);
   };
-  const auto one_of = [&](const char* key, const std::string& v, std::initializer_list<std::string_view> allowed) {
+  const auto one_of = [&](const char* key, const std::string& v,
+                          std::initializer_list<std::string_view> allowed) {
     if (std::find(allowed.begin(), allowed.end(), v) == allowed.end()) {
       out.push_back(fmt::format("{}: '{}' is not one of {}", key, v, fmt::join(allowed, ", ")));
     }
@@ -69,7 +70,8 @@ std::vector<std::string> contradictions(const Config& c) {
     if (!(v >= low)) out.push_back(fmt::format("{}: {} is below {}", key, v, low));
   };
   const auto within = [&](const char* key, double v, double low, double high) {
-    if (!(v >= low && v <= high)) out.push_back(fmt::format("{}: {} is not between {} and {}", key, v, low, high));
+    if (!(v >= low && v <= high))
+      out.push_back(fmt::format("{}: {} is not between {} and {}", key, v, low, high));
   };
   const auto role = [&](const char* key, const std::string& v) {
     const bool number = !v.empty() && v.size() < 7 && v.find_first_not_of("0123456789") == std::string::npos;
@@ -80,18 +82,25 @@ std::vector<std::string> contradictions(const Config& c) {
   one_of("train.label_mask", c.train.label_mask, {"prefix", "pointwise"});
   one_of("train.schedule", c.train.schedule, {"cosine", "wsd", "linear", "constant"});
   one_of("train.precision", c.train.precision, {"bf16", "fp32"});
-  refuse(c.target.attention == "cudnn" && c.train.precision == "fp32", "target.attention: cudnn computes in bf16, train.precision is fp32");
+  refuse(c.target.attention == "cudnn" && c.train.precision == "fp32",
+         "target.attention: cudnn computes in bf16, train.precision is fp32");
   refuse(c.target.path.empty(), "target.path: not set");
-  refuse(c.data.tokens.empty() && c.data.features.empty(), "data.tokens: not set (and neither is data.features)");
-  refuse(!c.data.tokens.empty() && !c.data.features.empty(), "data.tokens and data.features: only one of them can be set");
-  refuse(c.drafter.config.empty() && c.drafter.init_from.empty(), "drafter.config: not set (and neither is drafter.init_from)");
-  refuse(!c.drafter.config.empty() && !c.drafter.init_from.empty(), "drafter.config and drafter.init_from: only one of them can be set");
+  refuse(c.data.tokens.empty() && c.data.features.empty(),
+         "data.tokens: not set (and neither is data.features)");
+  refuse(!c.data.tokens.empty() && !c.data.features.empty(),
+         "data.tokens and data.features: only one of them can be set");
+  refuse(c.drafter.config.empty() && c.drafter.init_from.empty(),
+         "drafter.config: not set (and neither is drafter.init_from)");
+  refuse(!c.drafter.config.empty() && !c.drafter.init_from.empty(),
+         "drafter.config and drafter.init_from: only one of them can be set");
   refuse(c.log.dir.empty(), "log.dir: not set");
-  refuse(c.train.steps == 0 && c.data.epochs == 0, "train.steps and data.epochs: both 0, the run would never end");
+  refuse(c.train.steps == 0 && c.data.epochs == 0,
+         "train.steps and data.epochs: both 0, the run would never end");
   at_least("data.max_length", c.data.max_length, int64_t{0});
   at_least("data.row_tokens", c.data.row_tokens, int64_t{2});
   refuse(c.data.max_length > c.data.row_tokens,
-         fmt::format("data.max_length: {} is more than data.row_tokens = {}", c.data.max_length, c.data.row_tokens));
+         fmt::format("data.max_length: {} is more than data.row_tokens = {}", c.data.max_length,
+                     c.data.row_tokens));
   at_least("data.epochs", c.data.epochs, int64_t{0});
   role("roles.targets", c.roles.targets);
   role("roles.drafters", c.roles.drafters);
@@ -100,9 +109,11 @@ std::vector<std::string> contradictions(const Config& c) {
   at_least("train.rows_per_step", c.train.rows_per_step, int64_t{1});
   at_least("train.anchors", c.train.anchors, int64_t{1});
   at_least("train.blocks_per_pass", c.train.blocks_per_pass, int64_t{1});
-  refuse(!(c.train.gamma >= 0 || c.train.gamma == -1), fmt::format("train.gamma: {} is negative", c.train.gamma));
+  refuse(!(c.train.gamma >= 0 || c.train.gamma == -1),
+         fmt::format("train.gamma: {} is negative", c.train.gamma));
   within("train.alpha", c.train.alpha, 0, 1);
-  refuse(!(c.train.lr > 0 && c.train.lr < 10), fmt::format("train.lr: {} is not between 0 and 10", c.train.lr));
+  refuse(!(c.train.lr > 0 && c.train.lr < 10),
+         fmt::format("train.lr: {} is not between 0 and 10", c.train.lr));
   within("train.min_lr_ratio", c.train.min_lr_ratio, 0, 1);
   within("train.warmup_ratio", c.train.warmup_ratio, 0, 1);
   within("train.beta1", c.train.beta1, 0, 0.999999);
@@ -120,7 +131,8 @@ std::vector<std::string> contradictions(const Config& c) {
   refuse(!(c.comm.timeout_s >= 1), fmt::format("comm.timeout_s: {} is below 1", c.comm.timeout_s));
   at_least("comm.heartbeat_s", c.comm.heartbeat_s, 0.0);
   refuse(!(c.comm.dead_after_s >= 3 * c.comm.heartbeat_s && c.comm.dead_after_s >= 1),
-         fmt::format("comm.dead_after_s: {} is below 1 or below three times comm.heartbeat_s = {}", c.comm.dead_after_s, c.comm.heartbeat_s));
+         fmt::format("comm.dead_after_s: {} is below 1 or below three times comm.heartbeat_s = {}",
+                     c.comm.dead_after_s, c.comm.heartbeat_s));
   return out;
 }
 

@@ -1,5 +1,6 @@
-// The run configuration: structs of plain fields with their defaults, and the one list of key names (`fields`) that
-// the parser, `--print-config`, the run header and the checkpoint all use. Command line over file over default.
+// The run configuration: structs of plain fields with their defaults, and the one list of key names
+// (`fields`) that the parser, `--print-config`, the run header and the checkpoint all use. Command line over
+// file over default.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -33,16 +34,16 @@ struct TrainConfig {
   int64_t rows_per_step = 8;
   int64_t anchors = 512;
   int64_t blocks_per_pass = 512;
-  std::string loss = "decay";         // decay | dpace
-  double gamma = -1;                  // -1: 7, 5, 4 for blocks of 16, 10, 8, else block/2
+  std::string loss = "decay";  // decay | dpace
+  double gamma = -1;           // -1: 7, 5, 4 for blocks of 16, 10, 8, else block/2
   double alpha = 0.5;
   std::string label_mask = "prefix";  // prefix | pointwise
   double lr = 6e-4, min_lr_ratio = 0, warmup_ratio = 0.04;
-  std::string schedule = "cosine";    // cosine | wsd | linear | constant
+  std::string schedule = "cosine";  // cosine | wsd | linear | constant
   double beta1 = 0.9, beta2 = 0.95, weight_decay = 0, clip = 1;
-  std::string precision = "bf16";     // bf16 | fp32
+  std::string precision = "bf16";  // bf16 | fp32
   double max_minutes = 0;
-  int64_t max_bad_steps = 0;          // rows with non-finite features or steps with non-finite gradients to skip
+  int64_t max_bad_steps = 0;  // rows with non-finite features or steps with non-finite gradients to skip
 };
 struct CheckpointConfig {
   std::string dir;
@@ -79,7 +80,8 @@ struct Config {
 // Calls f(key, field, help) for every field. C is Config or const Config.
 template <class C, class F> void fields(C& c, F&& f) {
   f("target.path", c.target.path, "folder of the frozen target: config.json and safetensors");
-  f("target.attention", c.target.attention, "attention of the target: native (built in) or cudnn (compiles at start-up)");
+  f("target.attention", c.target.attention,
+    "attention of the target: native (built in) or cudnn (compiles at start-up)");
   f("drafter.config", c.drafter.config, "config.json of the drafter to train from new weights");
   f("drafter.init_from", c.drafter.init_from, "published drafter folder to start from (warm start) instead");
   f("data.tokens", c.data.tokens, "token shards: file or glob, several separated by commas");
@@ -95,11 +97,14 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("train.steps", c.train.steps, "optimizer steps; 0: no limit (then data.epochs must be set)");
   f("train.rows_per_step", c.train.rows_per_step, "rows of one optimizer step, over all ranks");
   f("train.anchors", c.train.anchors, "anchors (blocks) per document and epoch, at most");
-  f("train.blocks_per_pass", c.train.blocks_per_pass, "a row's blocks are trained in passes of at most so many: bounds memory, exact");
+  f("train.blocks_per_pass", c.train.blocks_per_pass,
+    "a row's blocks are trained in passes of at most so many: bounds memory, exact");
   f("train.loss", c.train.loss, "decay or dpace");
-  f("train.gamma", c.train.gamma, "decay constant of the slot weights; -1: 7, 5, 4 for blocks of 16, 10, 8; 0: no decay");
+  f("train.gamma", c.train.gamma,
+    "decay constant of the slot weights; -1: 7, 5, 4 for blocks of 16, 10, 8; 0: no decay");
   f("train.alpha", c.train.alpha, "smoothing of the dpace weights");
-  f("train.label_mask", c.train.label_mask, "prefix (a block's labels end at the first unsupervised token) or pointwise");
+  f("train.label_mask", c.train.label_mask,
+    "prefix (a block's labels end at the first unsupervised token) or pointwise");
   f("train.lr", c.train.lr, "peak learning rate");
   f("train.min_lr_ratio", c.train.min_lr_ratio, "final learning rate as a share of the peak");
   f("train.warmup_ratio", c.train.warmup_ratio, "share of the steps that warm up");
@@ -109,8 +114,10 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("train.weight_decay", c.train.weight_decay, "AdamW, on all tensors");
   f("train.clip", c.train.clip, "global gradient norm is clipped to this; 0: not");
   f("train.precision", c.train.precision, "bf16 or fp32 working weights; a CPU computes in fp32 either way");
-  f("train.max_minutes", c.train.max_minutes, "save and stop after so many minutes (exit code 75); 0: no limit");
-  f("train.max_bad_steps", c.train.max_bad_steps, "rows or steps with NaN or infinity to skip before giving up");
+  f("train.max_minutes", c.train.max_minutes,
+    "save and stop after so many minutes (exit code 75); 0: no limit");
+  f("train.max_bad_steps", c.train.max_bad_steps,
+    "rows or steps with NaN or infinity to skip before giving up");
   f("checkpoint.dir", c.checkpoint.dir, "where checkpoints go; empty: <log.dir>/checkpoints");
   f("checkpoint.every_steps", c.checkpoint.every_steps, "save every so many steps; 0: only at the end");
   f("checkpoint.every_minutes", c.checkpoint.every_minutes, "and every so many minutes; 0: not");
@@ -122,11 +129,12 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("log.every_steps", c.log.every_steps, "steps between lines in the log; metrics.jsonl has every step");
   f("comm.timeout_s", c.comm.timeout_s, "seconds that a rank waits for another before it gives up");
   f("comm.heartbeat_s", c.comm.heartbeat_s, "seconds between the signs of life that ranks send; 0: none");
-  f("comm.dead_after_s", c.comm.dead_after_s, "seconds without a sign of life after which a rank counts as gone and the job ends");
+  f("comm.dead_after_s", c.comm.dead_after_s,
+    "seconds without a sign of life after which a rank counts as gone and the job ends");
 }
 
-std::string print_config(const Config&);               // INI text that parses back to the same Config
-std::string nearest_key(const std::string& unknown);   // the known key of smallest edit distance
+std::string print_config(const Config&);              // INI text that parses back to the same Config
+std::string nearest_key(const std::string& unknown);  // the known key of smallest edit distance
 // Every contradiction at once, one a line; empty: none. Looks at values only, at no file.
 std::vector<std::string> contradictions(const Config&);
 

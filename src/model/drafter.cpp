@@ -17,18 +17,29 @@ struct Widths {
   int heads, kv_heads, d;
 };
 Widths widths(const DrafterModel& m) {
-  return {m.hidden, m.heads * m.head_dim, m.kv_heads * m.head_dim, static_cast<int>(m.heads), static_cast<int>(m.kv_heads),
+  return {m.hidden,
+          m.heads * m.head_dim,
+          m.kv_heads * m.head_dim,
+          static_cast<int>(m.heads),
+          static_cast<int>(m.kv_heads),
           static_cast<int>(m.head_dim)};
 }
 
 AttentionShape layer_shape(const DrafterModel& m, size_t l) {
   const Widths n = widths(m);
-  return {.heads = n.heads, .kv_heads = n.kv_heads, .head_dim = n.d, .scale = attention_scale(n.d),
-          .block = static_cast<int>(m.block), .window = m.sliding[l] ? static_cast<int>(m.window) : 0, .causal = m.causal[l]};
+  return {.heads = n.heads,
+          .kv_heads = n.kv_heads,
+          .head_dim = n.d,
+          .scale = attention_scale(n.d),
+          .block = static_cast<int>(m.block),
+          .window = m.sliding[l] ? static_cast<int>(m.window) : 0,
+          .causal = m.causal[l]};
 }
 
 // Columns of layer l in the matrices that hold all layers side by side.
-template <class V> V layer_keys(const V& kv, const Widths& n, size_t l) { return kv.cols_from(static_cast<int64_t>(l) * 2 * n.kv, n.kv); }
+template <class V> V layer_keys(const V& kv, const Widths& n, size_t l) {
+  return kv.cols_from(static_cast<int64_t>(l) * 2 * n.kv, n.kv);
+}
 template <class V> V layer_values(const V& kv, const Widths& n, size_t l) {
   return kv.cols_from(static_cast<int64_t>(l) * 2 * n.kv + n.kv, n.kv);
 }
@@ -54,26 +65,42 @@ template <class T> ContextBuffers<T> make_context(const DrafterModel& m, int64_t
   return c;
 }
 
-template <class T> BlockBuffers<T> make_blocks(const DrafterModel& m, const DrafterLimits& limits, Device device, Arena& a) {
+template <class T>
+BlockBuffers<T> make_blocks(const DrafterModel& m, const DrafterLimits& limits, Device device, Arena& a) {
   const Widths n = widths(m);
   const int64_t rows = limits.blocks * m.block;
   const char* key = "train.blocks_per_pass";
-  const auto matrix = [&](const std::string& name, int64_t cols) { return a.take2<T>("drafter." + name, rows, cols, key); };
-  const auto vector = [&](const std::string& name, int64_t per_row) { return a.take<Acc<T>>("drafter." + name, rows * per_row, key); };
+  const auto matrix = [&](const std::string& name, int64_t cols) {
+    return a.take2<T>("drafter." + name, rows, cols, key);
+  };
+  const auto vector = [&](const std::string& name, int64_t per_row) {
+    return a.take<Acc<T>>("drafter." + name, rows * per_row, key);
+  };
   BlockBuffers<T> b;
-  int64_t scratch = std::max({rmsnorm_bwd_scratch(rows, n.h, device), rmsnorm_bwd_scratch(limits.context, n.h, device),
-                              head_rope_bwd_scratch(rows, n.heads, n.d, device),
-                              head_rope_bwd_scratch(limits.context, n.kv_heads, n.d, device)});
+  int64_t scratch =
+      std::max({rmsnorm_bwd_scratch(rows, n.h, device), rmsnorm_bwd_scratch(limits.context, n.h, device),
+                head_rope_bwd_scratch(rows, n.heads, n.d, device),
+                head_rope_bwd_scratch(limits.context, n.kv_heads, n.d, device)});
   for (int64_t l = 0; l < m.layers; ++l) {
     const std::string p = "layers." + std::to_string(l) + ".";
-    b.layers.push_back({.z = matrix(p + "z", n.h), .u = matrix(p + "u", n.h), .q_project = matrix(p + "q_project", n.q),
-                        .kv = matrix(p + "kv", 2 * n.kv), .q = matrix(p + "q", n.q), .k = matrix(p + "k", n.kv),
-                        .attention = matrix(p + "attention", n.q), .z_mid = matrix(p + "z_mid", n.h), .y = matrix(p + "y", n.h),
-                        .gate_up = matrix(p + "gate_up", 2 * m.intermediate), .act = matrix(p + "act", m.intermediate),
-                        .inv_rms = vector(p + "inv_rms", 1), .q_inv_rms = vector(p + "q_inv_rms", m.heads),
-                        .k_inv_rms = vector(p + "k_inv_rms", m.kv_heads), .mid_inv_rms = vector(p + "mid_inv_rms", 1),
+    b.layers.push_back({.z = matrix(p + "z", n.h),
+                        .u = matrix(p + "u", n.h),
+                        .q_project = matrix(p + "q_project", n.q),
+                        .kv = matrix(p + "kv", 2 * n.kv),
+                        .q = matrix(p + "q", n.q),
+                        .k = matrix(p + "k", n.kv),
+                        .attention = matrix(p + "attention", n.q),
+                        .z_mid = matrix(p + "z_mid", n.h),
+                        .y = matrix(p + "y", n.h),
+                        .gate_up = matrix(p + "gate_up", 2 * m.intermediate),
+                        .act = matrix(p + "act", m.intermediate),
+                        .inv_rms = vector(p + "inv_rms", 1),
+                        .q_inv_rms = vector(p + "q_inv_rms", m.heads),
+                        .k_inv_rms = vector(p + "k_inv_rms", m.kv_heads),
+                        .mid_inv_rms = vector(p + "mid_inv_rms", 1),
                         .lse = vector(p + "lse", m.heads)});
-    scratch = std::max(scratch, block_attention_bwd_scratch(layer_shape(m, static_cast<size_t>(l)), limits.blocks, limits.context, device));
+    scratch = std::max(scratch, block_attention_bwd_scratch(layer_shape(m, static_cast<size_t>(l)),
+                                                            limits.blocks, limits.context, device));
   }
   b.z_out = matrix("z_out", n.h);
   b.hidden = matrix("hidden", n.h);
@@ -93,7 +120,8 @@ template <class T> BlockBuffers<T> make_blocks(const DrafterModel& m, const Draf
 
 }  // namespace
 
-template <class T> Drafter<T> make_drafter(const DrafterModel& m, const DrafterLimits& limits, Arena& a, const Queue& queue) {
+template <class T>
+Drafter<T> make_drafter(const DrafterModel& m, const DrafterLimits& limits, Arena& a, const Queue& queue) {
   Drafter<T> d{.model = m, .limits = limits, .layout = parameter_layout(m)};
   d.weights = a.take<T>("drafter.weights", d.layout.count);
   d.grads = a.take<Acc<T>>("drafter.grads", d.layout.count);
@@ -122,24 +150,37 @@ void context_extend(Drafter<T>& d, int64_t first, int64_t count, const int* posi
   ContextBuffers<T>& c = d.context;
   const View2<T> kv = c.kv.rows_from(first, count), keys = c.k.rows_from(first, count);
   matmul<T, T>({Product::nt, rows(c.x), d.w.fc, rows(c.fc)}, queue);
-  rmsnorm_fwd<T>({.x = rows(c.fc), .gain = d.w.hidden_norm, .eps = d.model.eps, .y = rows(c.c), .inv_rms = c.inv_rms}, queue);
+  rmsnorm_fwd<T>(
+      {.x = rows(c.fc), .gain = d.w.hidden_norm, .eps = d.model.eps, .y = rows(c.c), .inv_rms = c.inv_rms},
+      queue);
   matmul<T, T>({Product::nt, rows(c.c), d.w.kv_all, kv}, queue);
   for (size_t l = 0; l < d.w.layers.size(); ++l) {
     const int64_t i = static_cast<int64_t>(l);
-    Acc<T>* const inv_rms = c.k_inv_rms == nullptr ? nullptr : c.k_inv_rms + (i * d.limits.context + first) * n.kv_heads;
-    head_rope_fwd<T>({.x = layer_keys(kv, n, l), .heads = n.kv_heads, .head_dim = n.d, .gain = d.w.layers[l].k_norm,
-                      .eps = d.model.eps, .table = d.rope, .position = position, .y = keys.cols_from(i * n.kv, n.kv),
-                      .inv_rms = inv_rms}, queue);
+    Acc<T>* const inv_rms =
+        c.k_inv_rms == nullptr ? nullptr : c.k_inv_rms + (i * d.limits.context + first) * n.kv_heads;
+    head_rope_fwd<T>({.x = layer_keys(kv, n, l),
+                      .heads = n.kv_heads,
+                      .head_dim = n.d,
+                      .gain = d.w.layers[l].k_norm,
+                      .eps = d.model.eps,
+                      .table = d.rope,
+                      .position = position,
+                      .y = keys.cols_from(i * n.kv, n.kv),
+                      .inv_rms = inv_rms},
+                     queue);
   }
 }
 
-template <class T> void context_forward(Drafter<T>& d, int64_t tokens, const int* position, const Queue& queue) {
+template <class T>
+void context_forward(Drafter<T>& d, int64_t tokens, const int* position, const Queue& queue) {
   if (tokens == 0) return;  // every anchor is the first token of its row
   context_extend(d, 0, tokens, position, queue);
   zero(d.context.dkv.data, tokens * d.context.dkv.cols * static_cast<int64_t>(sizeof(Acc<T>)), queue);
 }
 
-template <class T> void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const T> embed, const Queue& queue) {
+template <class T>
+void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const T> embed,
+                    const Queue& queue) {
   require(in.count <= d.limits.blocks, "blocks_forward: more blocks than the drafter was made for");
   const Widths n = widths(d.model);
   const float eps = d.model.eps;
@@ -148,42 +189,90 @@ template <class T> void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t 
   BlockBuffers<T>& b = d.blocks;
   View2<T> z = rows(b.layers[0].z);
   gather_rows<T>({.table = embed, .index = in.ids, .out = z}, queue);
-  rmsnorm_fwd<T>({.x = z, .gain = d.w.layers[0].input_norm, .eps = eps, .y = rows(b.layers[0].u), .inv_rms = b.layers[0].inv_rms}, queue);
+  rmsnorm_fwd<T>({.x = z,
+                  .gain = d.w.layers[0].input_norm,
+                  .eps = eps,
+                  .y = rows(b.layers[0].u),
+                  .inv_rms = b.layers[0].inv_rms},
+                 queue);
   for (size_t l = 0; l < b.layers.size(); ++l) {
     const LayerBuffers<T>& s = b.layers[l];
     const auto& w = d.w.layers[l];
     matmul<T, T>({Product::nt, rows(s.u), w.q, rows(s.q_project)}, queue);
     matmul<T, T>({Product::nt, rows(s.u), w.kv, rows(s.kv)}, queue);
-    head_rope_fwd<T>({.x = rows(s.q_project), .heads = n.heads, .head_dim = n.d, .gain = w.q_norm, .eps = eps, .table = d.rope,
-                      .position = in.position, .y = rows(s.q), .inv_rms = s.q_inv_rms}, queue);
-    head_rope_fwd<T>({.x = rows(s.kv).cols_from(0, n.kv), .heads = n.kv_heads, .head_dim = n.d, .gain = w.k_norm, .eps = eps,
-                      .table = d.rope, .position = in.position, .y = rows(s.k), .inv_rms = s.k_inv_rms}, queue);
-    block_attention_fwd<T>({.shape = layer_shape(d.model, l), .q = rows(s.q),
+    head_rope_fwd<T>({.x = rows(s.q_project),
+                      .heads = n.heads,
+                      .head_dim = n.d,
+                      .gain = w.q_norm,
+                      .eps = eps,
+                      .table = d.rope,
+                      .position = in.position,
+                      .y = rows(s.q),
+                      .inv_rms = s.q_inv_rms},
+                     queue);
+    head_rope_fwd<T>({.x = rows(s.kv).cols_from(0, n.kv),
+                      .heads = n.kv_heads,
+                      .head_dim = n.d,
+                      .gain = w.k_norm,
+                      .eps = eps,
+                      .table = d.rope,
+                      .position = in.position,
+                      .y = rows(s.k),
+                      .inv_rms = s.k_inv_rms},
+                     queue);
+    block_attention_fwd<T>({.shape = layer_shape(d.model, l),
+                            .q = rows(s.q),
                             .k_context = context(d.context.k).cols_from(static_cast<int64_t>(l) * n.kv, n.kv),
-                            .v_context = layer_values(context(d.context.kv), n, l), .k_block = rows(s.k),
-                            .v_block = rows(s.kv).cols_from(n.kv, n.kv), .anchor = in.anchor, .lo = in.lo,
-                            .out = rows(s.attention), .lse = s.lse}, queue);
+                            .v_context = layer_values(context(d.context.kv), n, l),
+                            .k_block = rows(s.k),
+                            .v_block = rows(s.kv).cols_from(n.kv, n.kv),
+                            .anchor = in.anchor,
+                            .lo = in.lo,
+                            .out = rows(s.attention),
+                            .lse = s.lse},
+                           queue);
     matmul<T, T>({Product::nt, rows(s.attention), w.o, rows(b.delta)}, queue);
-    rmsnorm_fwd<T>({.x = z, .add = rows(b.delta), .sum = rows(s.z_mid), .gain = w.post_norm, .eps = eps, .y = rows(s.y), .inv_rms = s.mid_inv_rms}, queue);
+    rmsnorm_fwd<T>({.x = z,
+                    .add = rows(b.delta),
+                    .sum = rows(s.z_mid),
+                    .gain = w.post_norm,
+                    .eps = eps,
+                    .y = rows(s.y),
+                    .inv_rms = s.mid_inv_rms},
+                   queue);
     matmul<T, T>({Product::nt, rows(s.y), w.gate_up, rows(s.gate_up)}, queue);
     swiglu_fwd<T>({.gate_up = rows(s.gate_up), .act = rows(s.act)}, queue);
     matmul<T, T>({Product::nt, rows(s.act), w.down, rows(b.delta)}, queue);
     const bool last = l + 1 == b.layers.size();
     z = rows(last ? b.z_out : b.layers[l + 1].z);
-    rmsnorm_fwd<T>({.x = rows(s.z_mid), .add = rows(b.delta), .sum = z, .gain = last ? d.w.norm : d.w.layers[l + 1].input_norm,
-                    .eps = eps, .y = rows(last ? b.hidden : b.layers[l + 1].u), .inv_rms = last ? b.inv_rms : b.layers[l + 1].inv_rms}, queue);
+    rmsnorm_fwd<T>({.x = rows(s.z_mid),
+                    .add = rows(b.delta),
+                    .sum = z,
+                    .gain = last ? d.w.norm : d.w.layers[l + 1].input_norm,
+                    .eps = eps,
+                    .y = rows(last ? b.hidden : b.layers[l + 1].u),
+                    .inv_rms = last ? b.inv_rms : b.layers[l + 1].inv_rms},
+                   queue);
   }
 }
 
 template <class T>
-void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queue& queue, const OnLayer& on_layer) {
+void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queue& queue,
+                     const OnLayer& on_layer) {
   using A = Acc<T>;
   const Widths n = widths(d.model);
   const auto rows = [&](const View2<T>& v) { return v.rows_from(0, in.count * d.model.block); };
   const auto context = [&](const auto& v) { return v.rows_from(0, tokens); };
   BlockBuffers<T>& b = d.blocks;
   const View2<T> dz = rows(b.dz), dy = rows(b.dy), dkv = rows(b.dkv);
-  rmsnorm_bwd<T>({.x = rows(b.z_out), .gain = d.w.norm, .inv_rms = b.inv_rms, .dy = rows(b.dhidden), .dx = dz, .dgain = d.g.norm, .scratch = b.scratch}, queue);
+  rmsnorm_bwd<T>({.x = rows(b.z_out),
+                  .gain = d.w.norm,
+                  .inv_rms = b.inv_rms,
+                  .dy = rows(b.dhidden),
+                  .dx = dz,
+                  .dgain = d.g.norm,
+                  .scratch = b.scratch},
+                 queue);
   for (size_t l = b.layers.size(); l-- > 0;) {
     const LayerBuffers<T>& s = b.layers[l];
     const auto& w = d.w.layers[l];
@@ -194,62 +283,123 @@ void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queu
     swiglu_bwd<T>({.gate_up = rows(s.gate_up), .dact = rows(b.dact), .dgate_up = rows(b.dgate_up)}, queue);
     matmul<T, T>({Product::nn, rows(b.dgate_up), w.gate_up, dy}, queue);
     matmul<T, A>({Product::tn, rows(b.dgate_up), rows(s.y), g.gate_up, true}, queue);
-    rmsnorm_bwd<T>({.x = rows(s.z_mid), .gain = w.post_norm, .inv_rms = s.mid_inv_rms, .dy = dy, .residual = dz, .dx = dz, .dgain = g.post_norm, .scratch = b.scratch}, queue);
+    rmsnorm_bwd<T>({.x = rows(s.z_mid),
+                    .gain = w.post_norm,
+                    .inv_rms = s.mid_inv_rms,
+                    .dy = dy,
+                    .residual = dz,
+                    .dx = dz,
+                    .dgain = g.post_norm,
+                    .scratch = b.scratch},
+                   queue);
     // Attention: dz is the gradient of z + O Wo^T.
     matmul<T, T>({Product::nn, dz, w.o, rows(b.dattention)}, queue);
     matmul<T, A>({Product::tn, dz, rows(s.attention), g.o, true}, queue);
-    block_attention_bwd<T>({.shape = layer_shape(d.model, l), .q = rows(s.q),
+    block_attention_bwd<T>({.shape = layer_shape(d.model, l),
+                            .q = rows(s.q),
                             .k_context = context(d.context.k).cols_from(static_cast<int64_t>(l) * n.kv, n.kv),
-                            .v_context = layer_values(context(d.context.kv), n, l), .k_block = rows(s.k),
-                            .v_block = rows(s.kv).cols_from(n.kv, n.kv), .anchor = in.anchor, .lo = in.lo,
-                            .out = rows(s.attention), .dout = rows(b.dattention), .lse = s.lse, .dq = rows(b.dq),
-                            .dk_block = dkv.cols_from(0, n.kv), .dv_block = dkv.cols_from(n.kv, n.kv),
+                            .v_context = layer_values(context(d.context.kv), n, l),
+                            .k_block = rows(s.k),
+                            .v_block = rows(s.kv).cols_from(n.kv, n.kv),
+                            .anchor = in.anchor,
+                            .lo = in.lo,
+                            .out = rows(s.attention),
+                            .dout = rows(b.dattention),
+                            .lse = s.lse,
+                            .dq = rows(b.dq),
+                            .dk_block = dkv.cols_from(0, n.kv),
+                            .dv_block = dkv.cols_from(n.kv, n.kv),
                             .dk_context = layer_keys(context(d.context.dkv), n, l),
-                            .dv_context = layer_values(context(d.context.dkv), n, l), .scratch = b.scratch}, queue);
-    head_rope_bwd<T, T>({.x = rows(s.q_project), .heads = n.heads, .head_dim = n.d, .gain = w.q_norm, .inv_rms = s.q_inv_rms,
-                         .table = d.rope, .position = in.position, .dy = rows(b.dq), .dx = rows(b.dq), .dgain = g.q_norm, .scratch = b.scratch}, queue);
-    head_rope_bwd<T, T>({.x = rows(s.kv).cols_from(0, n.kv), .heads = n.kv_heads, .head_dim = n.d, .gain = w.k_norm,
-                         .inv_rms = s.k_inv_rms, .table = d.rope, .position = in.position, .dy = dkv.cols_from(0, n.kv),
-                         .dx = dkv.cols_from(0, n.kv), .dgain = g.k_norm, .scratch = b.scratch}, queue);
+                            .dv_context = layer_values(context(d.context.dkv), n, l),
+                            .scratch = b.scratch},
+                           queue);
+    head_rope_bwd<T, T>({.x = rows(s.q_project),
+                         .heads = n.heads,
+                         .head_dim = n.d,
+                         .gain = w.q_norm,
+                         .inv_rms = s.q_inv_rms,
+                         .table = d.rope,
+                         .position = in.position,
+                         .dy = rows(b.dq),
+                         .dx = rows(b.dq),
+                         .dgain = g.q_norm,
+                         .scratch = b.scratch},
+                        queue);
+    head_rope_bwd<T, T>({.x = rows(s.kv).cols_from(0, n.kv),
+                         .heads = n.kv_heads,
+                         .head_dim = n.d,
+                         .gain = w.k_norm,
+                         .inv_rms = s.k_inv_rms,
+                         .table = d.rope,
+                         .position = in.position,
+                         .dy = dkv.cols_from(0, n.kv),
+                         .dx = dkv.cols_from(0, n.kv),
+                         .dgain = g.k_norm,
+                         .scratch = b.scratch},
+                        queue);
     matmul<T, T>({Product::nn, rows(b.dq), w.q, dy}, queue);
     matmul<T, T>({Product::nn, dkv, w.kv, dy, true}, queue);
     matmul<T, A>({Product::tn, rows(b.dq), rows(s.u), g.q, true}, queue);
     matmul<T, A>({Product::tn, dkv, rows(s.u), g.kv, true}, queue);
     // The embedding is frozen: below layer 0 only the norm's gain is wanted.
-    rmsnorm_bwd<T>({.x = rows(s.z), .gain = w.input_norm, .inv_rms = s.inv_rms, .dy = dy, .residual = l > 0 ? dz : View2<T>(),
-                    .dx = l > 0 ? dz : View2<T>(), .dgain = g.input_norm, .scratch = b.scratch}, queue);
+    rmsnorm_bwd<T>({.x = rows(s.z),
+                    .gain = w.input_norm,
+                    .inv_rms = s.inv_rms,
+                    .dy = dy,
+                    .residual = l > 0 ? dz : View2<T>(),
+                    .dx = l > 0 ? dz : View2<T>(),
+                    .dgain = g.input_norm,
+                    .scratch = b.scratch},
+                   queue);
     if (on_layer) on_layer(static_cast<int64_t>(l));
   }
 }
 
-template <class T> void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const Queue& queue) {
+template <class T>
+void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const Queue& queue) {
   using A = Acc<T>;
   if (tokens == 0) return;
   const Widths n = widths(d.model);
   const auto rows = [&](const auto& v) { return v.rows_from(0, tokens); };
   ContextBuffers<T>& c = d.context;
   for (size_t l = 0; l < d.w.layers.size(); ++l) {
-    head_rope_bwd<T, A>({.x = layer_keys(rows(c.kv), n, l), .heads = n.kv_heads, .head_dim = n.d, .gain = d.w.layers[l].k_norm,
-                         .inv_rms = c.k_inv_rms + static_cast<int64_t>(l) * d.limits.context * n.kv_heads, .table = d.rope,
-                         .position = position, .dy = layer_keys(rows(c.dkv), n, l), .dx = layer_keys(rows(c.dkv_project), n, l),
-                         .dgain = d.g.layers[l].k_norm, .scratch = d.blocks.scratch}, queue);
+    head_rope_bwd<T, A>({.x = layer_keys(rows(c.kv), n, l),
+                         .heads = n.kv_heads,
+                         .head_dim = n.d,
+                         .gain = d.w.layers[l].k_norm,
+                         .inv_rms = c.k_inv_rms + static_cast<int64_t>(l) * d.limits.context * n.kv_heads,
+                         .table = d.rope,
+                         .position = position,
+                         .dy = layer_keys(rows(c.dkv), n, l),
+                         .dx = layer_keys(rows(c.dkv_project), n, l),
+                         .dgain = d.g.layers[l].k_norm,
+                         .scratch = d.blocks.scratch},
+                        queue);
     if constexpr (!std::is_same_v<T, A>) {
-      cast<T, A, T>({.from = layer_values(rows(c.dkv), n, l), .to = layer_values(rows(c.dkv_project), n, l)}, queue);
+      cast<T, A, T>({.from = layer_values(rows(c.dkv), n, l), .to = layer_values(rows(c.dkv_project), n, l)},
+                    queue);
     }
   }
   matmul<T, T>({Product::nn, rows(c.dkv_project), d.w.kv_all, rows(c.dc)}, queue);
   matmul<T, A>({Product::tn, rows(c.dkv_project), rows(c.c), d.g.kv_all, true}, queue);
-  rmsnorm_bwd<T>({.x = rows(c.fc), .gain = d.w.hidden_norm, .inv_rms = c.inv_rms, .dy = rows(c.dc), .dx = rows(c.dc), .dgain = d.g.hidden_norm, .scratch = d.blocks.scratch}, queue);
+  rmsnorm_bwd<T>({.x = rows(c.fc),
+                  .gain = d.w.hidden_norm,
+                  .inv_rms = c.inv_rms,
+                  .dy = rows(c.dc),
+                  .dx = rows(c.dc),
+                  .dgain = d.g.hidden_norm,
+                  .scratch = d.blocks.scratch},
+                 queue);
   matmul<T, A>({Product::tn, rows(c.dc), rows(c.x), d.g.fc, true}, queue);
 }
 
-#define SLIP_INSTANTIATE(T)                                                                               \
-  template Drafter<T> make_drafter(const DrafterModel&, const DrafterLimits&, Arena&, const Queue&);      \
-  template void set_weights(Drafter<T>&, const std::vector<float>&, const Queue&);                        \
-  template void context_extend(Drafter<T>&, int64_t, int64_t, const int*, const Queue&);                  \
-  template void context_forward(Drafter<T>&, int64_t, const int*, const Queue&);                          \
-  template void blocks_forward(Drafter<T>&, const Blocks&, int64_t, View2<const T>, const Queue&);        \
-  template void blocks_backward(Drafter<T>&, const Blocks&, int64_t, const Queue&, const OnLayer&);                       \
+#define SLIP_INSTANTIATE(T)                                                                          \
+  template Drafter<T> make_drafter(const DrafterModel&, const DrafterLimits&, Arena&, const Queue&); \
+  template void set_weights(Drafter<T>&, const std::vector<float>&, const Queue&);                   \
+  template void context_extend(Drafter<T>&, int64_t, int64_t, const int*, const Queue&);             \
+  template void context_forward(Drafter<T>&, int64_t, const int*, const Queue&);                     \
+  template void blocks_forward(Drafter<T>&, const Blocks&, int64_t, View2<const T>, const Queue&);   \
+  template void blocks_backward(Drafter<T>&, const Blocks&, int64_t, const Queue&, const OnLayer&);  \
   template void context_backward(Drafter<T>&, int64_t, const int*, const Queue&);
 SLIP_INSTANTIATE(float)
 SLIP_INSTANTIATE(double)

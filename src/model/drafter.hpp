@@ -1,7 +1,8 @@
-// The DFlash drafter, forward and backward by hand (dflash.md 1.2, 2, 3.4). A row is trained as one context and passes
-// of blocks over it:
+// The DFlash drafter, forward and backward by hand (dflash.md 1.2, 2, 3.4). A row is trained as one context
+// and passes of blocks over it:
 //   context_forward -> { blocks_forward -> (loss) -> blocks_backward } per pass -> context_backward
-// Blocks do not interact, so passes accumulate exactly. Gradients are added to `grads`; the caller zeroes them.
+// Blocks do not interact, so passes accumulate exactly. Gradients are added to `grads`; the caller zeroes
+// them.
 #pragma once
 #include <functional>
 #include <vector>
@@ -49,8 +50,8 @@ template <class T> struct Drafter {
   DrafterModel model;
   DrafterLimits limits;
   ParameterLayout layout;
-  T* weights;      // (layout.count)
-  Acc<T>* grads;   // (layout.count)
+  T* weights;     // (layout.count)
+  Acc<T>* grads;  // (layout.count)
   DrafterViews<T> w;
   DrafterViews<Acc<T>> g;
   RopeTable rope;
@@ -71,13 +72,16 @@ struct Blocks {
 
 // `context.x` holds the joined taps of the first `tokens` tokens of the row (as many as any block sees).
 template <class T> void context_forward(Drafter<T>&, int64_t tokens, const int* position, const Queue&);
-// The part of it that decoding repeats: context.x holds the taps of the next `count` tokens, whose keys and values
-// become rows first .. first + count of context.k and context.kv.
-template <class T> void context_extend(Drafter<T>&, int64_t first, int64_t count, const int* position, const Queue&);
+// The part of it that decoding repeats: context.x holds the taps of the next `count` tokens, whose keys and
+// values become rows first .. first + count of context.k and context.kv.
+template <class T>
+void context_extend(Drafter<T>&, int64_t first, int64_t count, const int* position, const Queue&);
 // Result: blocks.hidden, (rows, H) after the final norm.
-template <class T> void blocks_forward(Drafter<T>&, const Blocks&, int64_t tokens, View2<const T> embed, const Queue&);
-// `blocks.dhidden` holds the gradient of blocks.hidden; it is consumed. on_layer(l), when given, is called when the
-// gradients of layer l (all but its keys and values, which the context adds to) are queued; the last layer comes first.
+template <class T>
+void blocks_forward(Drafter<T>&, const Blocks&, int64_t tokens, View2<const T> embed, const Queue&);
+// `blocks.dhidden` holds the gradient of blocks.hidden; it is consumed. on_layer(l), when given, is called
+// when the gradients of layer l (all but its keys and values, which the context adds to) are queued; the last
+// layer comes first.
 using OnLayer = std::function<void(int64_t)>;
 template <class T>
 void blocks_backward(Drafter<T>&, const Blocks&, int64_t tokens, const Queue&, const OnLayer& on_layer = {});

@@ -13,10 +13,13 @@
 namespace slip {
 namespace {
 
-std::string layer_name(int64_t l, const char* rest) { return "model.layers." + std::to_string(l) + "." + rest; }
+std::string layer_name(int64_t l, const char* rest) {
+  return "model.layers." + std::to_string(l) + "." + rest;
+}
 
 // Calls f(name, shape) for every tensor that `parts` needs.
-template <class F> void for_tensors(const TargetModel& m, const WeightFolder& folder, const TargetParts& parts, F&& f) {
+template <class F>
+void for_tensors(const TargetModel& m, const WeightFolder& folder, const TargetParts& parts, F&& f) {
   const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
   f(embedding_name(folder), {m.vocab, m.hidden});
   for (int64_t l = 0; l < parts.layers; ++l) {
@@ -39,12 +42,13 @@ template <class F> void for_tensors(const TargetModel& m, const WeightFolder& fo
 }  // namespace
 
 void check_target_tensors(const TargetModel& m, const WeightFolder& folder, const TargetParts& parts) {
-  for_tensors(m, folder, parts, [&](const std::string& name, const std::vector<int64_t>& shape) { folder.need(name, shape); });
+  for_tensors(m, folder, parts,
+              [&](const std::string& name, const std::vector<int64_t>& shape) { folder.need(name, shape); });
 }
 
 template <class T>
-TargetWeights<T> load_target(const TargetModel& m, const WeightFolder& folder, const TargetParts& parts, Arena& arena,
-                             const Queue& queue) {
+TargetWeights<T> load_target(const TargetModel& m, const WeightFolder& folder, const TargetParts& parts,
+                             Arena& arena, const Queue& queue) {
   check_target_tensors(m, folder, parts);
   WeightReader<T> reader(folder, queue, arena.measuring());
   // Matrices that lie below one another in memory, read one after the other.
@@ -77,7 +81,9 @@ TargetWeights<T> load_target(const TargetModel& m, const WeightFolder& folder, c
     layer.post_norm = vector(n("post_attention_layernorm.weight"));
     layer.q_norm = m.qk_norm ? vector(n("self_attn.q_norm.weight")) : nullptr;
     layer.k_norm = m.qk_norm ? vector(n("self_attn.k_norm.weight")) : nullptr;
-    layer.qkv = matrix("qkv", {n("self_attn.q_proj.weight"), n("self_attn.k_proj.weight"), n("self_attn.v_proj.weight")}, m.hidden);
+    layer.qkv = matrix(
+        "qkv", {n("self_attn.q_proj.weight"), n("self_attn.k_proj.weight"), n("self_attn.v_proj.weight")},
+        m.hidden);
     layer.o = matrix("o", {n("self_attn.o_proj.weight")}, m.heads * m.head_dim);
     layer.gate_up = matrix("gate_up", {n("mlp.gate_proj.weight"), n("mlp.up_proj.weight")}, m.hidden);
     layer.down = matrix("down", {n("mlp.down_proj.weight")}, m.intermediate);
@@ -89,11 +95,12 @@ TargetWeights<T> load_target(const TargetModel& m, const WeightFolder& folder, c
 }
 
 template <class T>
-TargetBuffers<T> make_target_buffers(const TargetModel& m, int64_t max_tokens, Arena& arena, const Queue& queue,
-                                     int64_t positions) {
+TargetBuffers<T> make_target_buffers(const TargetModel& m, int64_t max_tokens, Arena& arena,
+                                     const Queue& queue, int64_t positions) {
   const char* key = "data.row_tokens";
   const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  return {.rope = make_rope_table("target.rope", m.rope, m.head_dim, std::max(positions, max_tokens), arena, queue),
+  return {.rope = make_rope_table("target.rope", m.rope, m.head_dim, std::max(positions, max_tokens), arena,
+                                  queue),
           .x = arena.take2<T>("target.x", max_tokens, m.hidden, key),
           .y = arena.take2<T>("target.y", max_tokens, m.hidden, key),
           .qkv = arena.take2<T>("target.qkv", max_tokens, q + 2 * kv, key),
@@ -110,28 +117,38 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(const TargetModel& m, int64
 }
 
 template <class T>
-void target_forward(const Target<T>& target, const Packed& in, const std::vector<int64_t>& taps, const Queue& queue,
-                    const std::function<void(int, View2<const T>)>& on_tap) {
+void target_forward(const Target<T>& target, const Packed& in, const std::vector<int64_t>& taps,
+                    const Queue& queue, const std::function<void(int, View2<const T>)>& on_tap) {
   const AttentionShape shape = target_attention(target.model);
   const int64_t width = target.model.kv_heads * target.model.head_dim;
   const Attend<T> attend = [&](int64_t, View2<const T> q, View2<const T> kv, View2<T> out) {
-    causal_attention_fwd<T>({.shape = shape, .q = q, .k = kv.cols_from(0, width), .v = kv.cols_from(width, width), .cu = in.cu,
-                             .cu_host = in.cu_host, .documents = in.documents, .out = out}, target.cudnn.get(), queue);
+    causal_attention_fwd<T>({.shape = shape,
+                             .q = q,
+                             .k = kv.cols_from(0, width),
+                             .v = kv.cols_from(width, width),
+                             .cu = in.cu,
+                             .cu_host = in.cu_host,
+                             .documents = in.documents,
+                             .out = out},
+                            target.cudnn.get(), queue);
   };
   target_layers<T>(target, in, taps, queue, attend, on_tap);
 }
 
 template <class T>
-void target_layers(const Target<T>& target, const Packed& in, const std::vector<int64_t>& taps, const Queue& queue,
-                   const Attend<T>& attend, const std::function<void(int, View2<const T>)>& on_tap) {
+void target_layers(const Target<T>& target, const Packed& in, const std::vector<int64_t>& taps,
+                   const Queue& queue, const Attend<T>& attend,
+                   const std::function<void(int, View2<const T>)>& on_tap) {
   const TargetModel& m = target.model;
-  const int heads = static_cast<int>(m.heads), kv_heads = static_cast<int>(m.kv_heads), d = static_cast<int>(m.head_dim);
+  const int heads = static_cast<int>(m.heads), kv_heads = static_cast<int>(m.kv_heads),
+            d = static_cast<int>(m.head_dim);
   const int64_t q_width = m.heads * m.head_dim, kv_width = m.kv_heads * m.head_dim;
   const auto rows = [&](const View2<T>& v) { return v.rows_from(0, in.tokens); };
   const TargetBuffers<T>& b = target.buffers;
-  const View2<T> x = rows(b.x), y = rows(b.y), qkv = rows(b.qkv), attention = rows(b.attention), delta = rows(b.delta),
-                 gate_up = rows(b.gate_up), act = rows(b.act);
-  const View2<T> q = qkv.cols_from(0, q_width), k = qkv.cols_from(q_width, kv_width), kv = qkv.cols_from(q_width, 2 * kv_width);
+  const View2<T> x = rows(b.x), y = rows(b.y), qkv = rows(b.qkv), attention = rows(b.attention),
+                 delta = rows(b.delta), gate_up = rows(b.gate_up), act = rows(b.act);
+  const View2<T> q = qkv.cols_from(0, q_width), k = qkv.cols_from(q_width, kv_width),
+                 kv = qkv.cols_from(q_width, 2 * kv_width);
   const int64_t last = *std::max_element(taps.begin(), taps.end());
   require(last < static_cast<int64_t>(target.weights.layers.size()), "target: a tapped layer was not loaded");
 
@@ -139,13 +156,40 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
   View2<const T> pending;  // the MLP output of the layer before, not yet added to x
   for (int64_t l = 0; l <= last; ++l) {
     const auto& w = target.weights.layers[static_cast<size_t>(l)];
-    rmsnorm_fwd<T>({.x = x, .add = pending, .sum = pending.empty() ? View2<T>() : x, .gain = w.input_norm, .eps = m.eps, .y = y, .inv_rms = nullptr}, queue);
+    rmsnorm_fwd<T>({.x = x,
+                    .add = pending,
+                    .sum = pending.empty() ? View2<T>() : x,
+                    .gain = w.input_norm,
+                    .eps = m.eps,
+                    .y = y,
+                    .inv_rms = nullptr},
+                   queue);
     matmul<T, T>({Product::nt, y, w.qkv, qkv}, queue);
-    head_rope_fwd<T>({.x = q, .heads = heads, .head_dim = d, .gain = w.q_norm, .eps = m.eps, .table = b.rope, .position = in.position, .y = q, .inv_rms = nullptr}, queue);
-    head_rope_fwd<T>({.x = k, .heads = kv_heads, .head_dim = d, .gain = w.k_norm, .eps = m.eps, .table = b.rope, .position = in.position, .y = k, .inv_rms = nullptr}, queue);
+    head_rope_fwd<T>({.x = q,
+                      .heads = heads,
+                      .head_dim = d,
+                      .gain = w.q_norm,
+                      .eps = m.eps,
+                      .table = b.rope,
+                      .position = in.position,
+                      .y = q,
+                      .inv_rms = nullptr},
+                     queue);
+    head_rope_fwd<T>({.x = k,
+                      .heads = kv_heads,
+                      .head_dim = d,
+                      .gain = w.k_norm,
+                      .eps = m.eps,
+                      .table = b.rope,
+                      .position = in.position,
+                      .y = k,
+                      .inv_rms = nullptr},
+                     queue);
     attend(l, q, kv, attention);
     matmul<T, T>({Product::nt, attention, w.o, delta}, queue);
-    rmsnorm_fwd<T>({.x = x, .add = delta, .sum = x, .gain = w.post_norm, .eps = m.eps, .y = y, .inv_rms = nullptr}, queue);
+    rmsnorm_fwd<T>(
+        {.x = x, .add = delta, .sum = x, .gain = w.post_norm, .eps = m.eps, .y = y, .inv_rms = nullptr},
+        queue);
     matmul<T, T>({Product::nt, y, w.gate_up, gate_up}, queue);
     swiglu_fwd<T>({.gate_up = gate_up, .act = act}, queue);
     matmul<T, T>({Product::nt, act, w.down, delta}, queue);
@@ -153,7 +197,9 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
     for (size_t i = 0; i < taps.size(); ++i) {
       if (taps[i] != l) continue;
       if (!pending.empty()) {
-        rmsnorm_fwd<T>({.x = x, .add = pending, .sum = x, .gain = nullptr, .eps = m.eps, .y = {}, .inv_rms = nullptr}, queue);
+        rmsnorm_fwd<T>(
+            {.x = x, .add = pending, .sum = x, .gain = nullptr, .eps = m.eps, .y = {}, .inv_rms = nullptr},
+            queue);
         pending = {};
       }
       on_tap(static_cast<int>(i), x);
@@ -161,12 +207,13 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
   }
 }
 
-#define SLIP_INSTANTIATE(T)                                                                                        \
-  template TargetWeights<T> load_target(const TargetModel&, const WeightFolder&, const TargetParts&, Arena&, const Queue&); \
-  template TargetBuffers<T> make_target_buffers(const TargetModel&, int64_t, Arena&, const Queue&, int64_t);       \
-  template void target_layers(const Target<T>&, const Packed&, const std::vector<int64_t>&, const Queue&, const Attend<T>&, \
-                              const std::function<void(int, View2<const T>)>&);                                   \
-  template void target_forward(const Target<T>&, const Packed&, const std::vector<int64_t>&, const Queue&,         \
+#define SLIP_INSTANTIATE(T)                                                                                  \
+  template TargetWeights<T> load_target(const TargetModel&, const WeightFolder&, const TargetParts&, Arena&, \
+                                        const Queue&);                                                       \
+  template TargetBuffers<T> make_target_buffers(const TargetModel&, int64_t, Arena&, const Queue&, int64_t); \
+  template void target_layers(const Target<T>&, const Packed&, const std::vector<int64_t>&, const Queue&,    \
+                              const Attend<T>&, const std::function<void(int, View2<const T>)>&);            \
+  template void target_forward(const Target<T>&, const Packed&, const std::vector<int64_t>&, const Queue&,   \
                                const std::function<void(int, View2<const T>)>&);
 SLIP_INSTANTIATE(float)
 #if SLIP_HAVE_CUDA

@@ -17,8 +17,8 @@ template <class T> struct TargetWeights {
     const T *input_norm, *post_norm, *q_norm, *k_norm;  // q_norm and k_norm null for Llama
     View2<const T> qkv, o, gate_up, down;
   };
-  View2<const T> embed;  // (V, H)
-  View2<const T> head;   // (V, H): `embed` when tied; empty when not asked for
+  View2<const T> embed;     // (V, H)
+  View2<const T> head;      // (V, H): `embed` when tied; empty when not asked for
   const T* norm = nullptr;  // (H): before the head; null when not asked for
   std::vector<Layer> layers;
 };
@@ -29,10 +29,11 @@ struct TargetParts {
   bool norm = false;  // the final one
 };
 
-// Reads what `parts` names into memory taken from the arena ("target.…"). Every needed tensor is checked for presence
-// and shape before the first is read.
+// Reads what `parts` names into memory taken from the arena ("target.…"). Every needed tensor is checked for
+// presence and shape before the first is read.
 template <class T>
-TargetWeights<T> load_target(const TargetModel&, const WeightFolder&, const TargetParts&, Arena&, const Queue&);
+TargetWeights<T> load_target(const TargetModel&, const WeightFolder&, const TargetParts&, Arena&,
+                             const Queue&);
 void check_target_tensors(const TargetModel&, const WeightFolder&, const TargetParts&);
 
 template <class T> struct TargetBuffers {
@@ -41,7 +42,8 @@ template <class T> struct TargetBuffers {
 };
 // positions: of the rotary table; 0: max_tokens.
 template <class T>
-TargetBuffers<T> make_target_buffers(const TargetModel&, int64_t max_tokens, Arena&, const Queue&, int64_t positions = 0);
+TargetBuffers<T> make_target_buffers(const TargetModel&, int64_t max_tokens, Arena&, const Queue&,
+                                     int64_t positions = 0);
 
 template <class T> struct Target {
   TargetModel model;
@@ -52,22 +54,26 @@ template <class T> struct Target {
 
 inline AttentionShape target_attention(const TargetModel& m) {
   const int d = static_cast<int>(m.head_dim);
-  return {.heads = static_cast<int>(m.heads), .kv_heads = static_cast<int>(m.kv_heads), .head_dim = d, .scale = attention_scale(d)};
+  return {.heads = static_cast<int>(m.heads),
+          .kv_heads = static_cast<int>(m.kv_heads),
+          .head_dim = d,
+          .scale = attention_scale(d)};
 }
 // For the rows that `make_target_buffers` makes room for. Compiles: see kernels/attention_cudnn.hpp.
 std::unique_ptr<CudnnAttention> make_cudnn_attention(const TargetModel&, int64_t max_tokens, Arena&);
 
-// on_tap(i, stream): the stream (tokens, H) after layer taps[i] is queued; it is overwritten by what is queued after
-// the call returns. Order of calls: ascending layers.
+// on_tap(i, stream): the stream (tokens, H) after layer taps[i] is queued; it is overwritten by what is
+// queued after the call returns. Order of calls: ascending layers.
 template <class T>
 void target_forward(const Target<T>&, const Packed&, const std::vector<int64_t>& taps, const Queue&,
                     const std::function<void(int, View2<const T>)>& on_tap);
 
-// The same with the caller's attention: it gets layer, normed and rotated q, k|v of the tokens side by side (keys
-// rotated), and where the result goes. `cu` and `documents` of Packed are not used.
-template <class T> using Attend = std::function<void(int64_t layer, View2<const T> q, View2<const T> kv, View2<T> out)>;
+// The same with the caller's attention: it gets layer, normed and rotated q, k|v of the tokens side by side
+// (keys rotated), and where the result goes. `cu` and `documents` of Packed are not used.
 template <class T>
-void target_layers(const Target<T>&, const Packed&, const std::vector<int64_t>& taps, const Queue&, const Attend<T>&,
-                   const std::function<void(int, View2<const T>)>& on_tap);
+using Attend = std::function<void(int64_t layer, View2<const T> q, View2<const T> kv, View2<T> out)>;
+template <class T>
+void target_layers(const Target<T>&, const Packed&, const std::vector<int64_t>& taps, const Queue&,
+                   const Attend<T>&, const std::function<void(int, View2<const T>)>& on_tap);
 
 }  // namespace slip
