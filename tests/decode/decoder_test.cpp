@@ -9,6 +9,11 @@ namespace {
 
 const std::string kQuestions[] = {"How much is 74 plus 22?", "Count from 82 to 92.", "Spell the word dream.",
                                   "Is 478 even or odd?"};
+#ifdef __SANITIZE_ADDRESS__
+constexpr int64_t kBlockStep = 7;  // products are not optimised there: blocks of 1 and 8
+#else
+constexpr int64_t kBlockStep = 1;
+#endif
 constexpr DrafterKind kKinds[] = {{true, false}, {false, false}, {true, true}};
 
 std::vector<double> values(const View2<const float>& v) {
@@ -33,7 +38,7 @@ std::vector<std::vector<double>> caches(const DecodeRig& rig) {
 
 TEST(Decoder, GreedyOutputIsTheTargetsOwnForAnyDrafterAndBlock) {
   for (const DrafterKind& kind : kKinds) {
-    for (int64_t block = 1; block <= 8; ++block) {
+    for (int64_t block = 1; block <= 8; block += kBlockStep) {
       DecodeRig rig(kind, block);
       for (const std::string& q : kQuestions) {
         SCOPED_TRACE(q + " block " + std::to_string(block));
