@@ -65,8 +65,10 @@ int run_train(const Arguments& arguments, int& argc, char**& argv) {
   }
   o.command_line = command_line;
   const CommConfig& comm = o.config.comm;
-  mpi.keep(start_heartbeat(
-      mpi, {.beat_s = comm.heartbeat_s, .dead_after_s = comm.dead_after_s, .stall_s = comm.timeout_s}));
+  // A rank without progress gives itself up before the others give up waiting for it: it knows where it was.
+  const HeartbeatTimes times{
+      .beat_s = comm.heartbeat_s, .dead_after_s = comm.dead_after_s, .stall_s = 0.8 * comm.timeout_s};
+  mpi.keep(start_heartbeat(mpi, times));
   return run_training(o, mpi);
 }
 

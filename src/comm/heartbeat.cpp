@@ -59,6 +59,7 @@ struct Heartbeat::State {
   const char* phase = "start";
 
   // the thread's own
+  Clock::time_point born = Clock::now();  // it may begin late
   bool ending = false, said = false;
   bool stood_still = false;  // for so long that the others may have given this rank up
   std::string text;
@@ -184,7 +185,7 @@ void Heartbeat::State::check_own_progress(double idle_s) {
 
 void Heartbeat::State::run() {
   std::vector<pollfd> fds;
-  Clock::time_point last = Clock::now(), next_beat = last, progressed = last;
+  Clock::time_point last = born, next_beat = last, progressed = last;
   uint64_t seen = progress;
   bool told = false;
   for (;;) {
@@ -218,6 +219,9 @@ void Heartbeat::State::run() {
         end_after_grace();
       }
     }
+    // The exit code of the one that failed comes first; soon after, nobody shall complain about waiting for
+    // it.
+    if (ending && said && now >= end_at - seconds(0.75 * times.grace_s)) gone = true;
     if (ending && now >= end_at) {
       if (!said) log_error(text);
       _exit(kPeerFailed);
