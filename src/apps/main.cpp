@@ -26,7 +26,7 @@ srun or launch/run.
   features  write the target's hidden states after chosen layers, for comparing with another implementation
   step      one training step on given weights and data, for comparing with another trainer
   inspect   show token shards, safetensors files, models and checkpoints
-  bench     time operations, a drafter's step, a target's capture
+  bench     time operations, a drafter's step, a target's capture, the wire between ranks
 
 slipstream COMMAND --help describes one; slipstream --version lists what it was built with.
 
