@@ -121,8 +121,9 @@ TEST(Decoder, AfterRejectionsTheCachesEqualAFreshPrefill) {
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_EQ(got[i].size(), want[i].size());
-      // 1e-5 where products are vectorised; a debug build adds in another order (1.4e-5 seen)
-      EXPECT_LE(relative_error(got[i], want[i]), 3e-5) << "cache " << i;
+      // The drafter caches what it makes of features: one that rounds to the neighbouring bf16 moves it.
+      const bool of_drafter = i >= rig.target->kv.size();
+      EXPECT_LE(relative_error(got[i], want[i]), of_drafter ? 1e-4 : 1e-5) << "cache " << i;
     }
     DecodeRig other(kind);
     Spoiled spoiled{other.decoder(), other, advance};
