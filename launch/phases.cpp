@@ -33,9 +33,13 @@ Phases::Phases(Heartbeat* heartbeat, int rank, const char* fault) : heartbeat_(h
 void Phases::at(int64_t step, const char* phase) {
   step_ = step;
   if (heartbeat_ != nullptr) heartbeat_->set(step, phase);
-  if (action_.empty() || fault_phase_ != phase || fault_step_ != step) return;
+  fault_point(step, phase);
+}
+
+void Phases::fault_point(int64_t step, const std::string& place) {
+  if (action_.empty() || fault_phase_ != place || fault_step_ != step) return;
   const std::string action = std::exchange(action_, "");
-  log_warn(fmt::format("test fault {} at step {} in phase {}, process {}", action, step, phase, getpid()));
+  log_warn(fmt::format("test fault {} at step {} in phase {}, process {}", action, step, place, getpid()));
   if (action == "kill") std::raise(SIGKILL);
   if (action == "stop") std::raise(SIGSTOP);
   if (action == "abort") std::abort();

@@ -16,6 +16,9 @@ class Phases {
   // start, load, wait, capture, transfer, train, reduce, evaluate, save, exit. The step is the one that is
   // being made; while saving or evaluating, the last one made.
   void at(int64_t step, const char* phase);
+  // A place within a phase, for tests alone: save/drafter, save/optimizer, save/trainer, save/manifest,
+  // save/rename.
+  void fault_point(int64_t step, const std::string& place);
   void at_same_step(const char* phase) { at(step_, phase); }
 
  private:

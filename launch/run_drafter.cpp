@@ -271,8 +271,12 @@ template <class T> void DrafterRank<T>::save(const char* why) {
     copy_to_host(to->data(), from, bytes, queue_);
   }
   synchronize(queue_);
+  const CheckpointConfig& c = o_.config.checkpoint;
+  const auto wrote = [&](const char* file) {
+    if (ranks_.phases != nullptr) ranks_.phases->fault_point(state_.step, std::string("save/") + file);
+  };
   const std::string path = save_checkpoint(checkpoint_folder(o_.config), in_.drafter, drafter_.layout, host,
-                                           state_, o_.config.checkpoint.keep);
+                                           state_, c.keep, c.keep_every, wrote);
   log_info(fmt::format("saved {} ({})", path, why));
 }
 

@@ -14,6 +14,7 @@ void catch_stop_signals() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   for (const int s : {SIGUSR1, SIGTERM, SIGINT}) sigaction(s, &action, nullptr);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file past its limit is an error of `write`, not a core dump
 }
 bool stop_signalled() { return stop_flag != 0; }
 

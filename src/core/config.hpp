@@ -50,6 +50,7 @@ struct CheckpointConfig {
   int64_t every_steps = 1000;
   double every_minutes = 0;
   int64_t keep = 3;
+  int64_t keep_every = 0;
 };
 struct EvalConfig {
   std::string tokens;
@@ -122,6 +123,8 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("checkpoint.every_steps", c.checkpoint.every_steps, "save every so many steps; 0: only at the end");
   f("checkpoint.every_minutes", c.checkpoint.every_minutes, "and every so many minutes; 0: not");
   f("checkpoint.keep", c.checkpoint.keep, "complete checkpoints to keep; 0: all");
+  f("checkpoint.keep_every", c.checkpoint.keep_every,
+    "checkpoints whose step is a multiple of this are kept for ever; 0: none");
   f("eval.tokens", c.eval.tokens, "held-out token shards; empty: no evaluation");
   f("eval.anchors", c.eval.anchors, "anchors per held-out document");
   f("eval.every_steps", c.eval.every_steps, "evaluate every so many steps; 0: at the start and the end only");

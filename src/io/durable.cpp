@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -53,8 +54,16 @@ void write_text_durably(const std::string& path, const std::string& text) {
   const int error = errno;
   close(fd);
   errno = error;
-  if (!ok) fail_errno(fmt::format("cannot write {}", partial));
+  if (!ok)
+    fail_errno(
+        fmt::format("cannot write {}: {} bytes, {} are free", partial, text.size(), free_bytes(partial)));
   rename_durably(partial, path);
+}
+
+int64_t free_bytes(const std::string& path) {
+  struct statvfs s {};
+  if (statvfs(path.c_str(), &s) != 0) return -1;
+  return static_cast<int64_t>(s.f_bavail) * static_cast<int64_t>(s.f_frsize);
 }
 
 uint64_t file_xxh3(const std::string& path) {

@@ -8,6 +8,7 @@ namespace slip {
 void write_text_durably(const std::string& path, const std::string& text);  // through path.partial
 void rename_durably(const std::string& from, const std::string& to);
 void sync_folder(const std::string& folder);
+int64_t free_bytes(const std::string& path);  // on the file system of a file or folder; -1: unknown
 uint64_t file_xxh3(const std::string& path);  // XXH3-64 of the content
 
 }  // namespace slip

@@ -9,6 +9,7 @@
 
 #include "core/check.hpp"
 #include "core/log.hpp"
+#include "io/durable.hpp"
 #include "io/json_file.hpp"
 #include "io/safetensors.hpp"
 
@@ -32,7 +33,10 @@ struct OutputFile {
     while (count > 0) {
       const ssize_t n = ::write(fd, from, static_cast<size_t>(std::min<int64_t>(count, int64_t{1} << 30)));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail(fmt::format("{}: writing {} bytes: {}", path, bytes, std::strerror(errno)));
+      if (n < 0) {
+        const char* why = std::strerror(errno);
+        fail(fmt::format("{}: writing {} bytes: {}; {} bytes are free", path, bytes, why, free_bytes(path)));
+      }
       from += n;
       count -= n;
     }

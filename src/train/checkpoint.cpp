@@ -89,16 +89,50 @@ std::vector<std::pair<int64_t, std::string>> complete(const std::string& folder,
   return out;
 }
 
+// What killed or failed saves left behind. One rank saves, so nobody writes there.
+void remove_partials(const std::string& folder) {
+  std::vector<fs::path> old;
+  for (const fs::directory_entry& e : fs::directory_iterator(folder)) {
+    const std::string name = e.path().filename().string();
+    if (name.rfind("step-", 0) == 0 && e.path().extension() == ".partial") old.push_back(e.path());
+  }
+  for (const fs::path& p : old) fs::remove_all(p);
+}
+
+// bf16 weights; masters and two moments in fp32; names, and the small files.
+void require_room(const std::string& folder, int64_t parameters) {
+  const int64_t needed = parameters * (2 + 3 * 4) + (1 << 18), there = free_bytes(folder);
+  if (there < 0 || there >= needed) return;
+  fail(fmt::format("{}: a checkpoint needs {} bytes, {} are free; the checkpoints before stay", folder,
+                   needed, there));
+}
+
+// A checkpoint that fails makes room again.
+struct Unfinished {
+  std::string path;
+  ~Unfinished() {
+    std::error_code ignored;
+    if (!path.empty()) fs::remove_all(path, ignored);
+  }
+};
+
 }  // namespace
 
 std::string save_checkpoint(const std::string& folder, const DrafterModel& model,
                             const ParameterLayout& layout, const SavedOptimizer& optimizer,
-                            const TrainerState& state, int64_t keep) {
+                            const TrainerState& state, int64_t keep, int64_t keep_every,
+                            const std::function<void(const char*)>& wrote) {
   fs::create_directories(folder);
   const std::string path = folder + "/" + step_name(state.step), partial = path + ".partial";
-  fs::remove_all(partial);  // what a killed save left behind
+  remove_partials(folder);
+  require_room(folder, layout.count);
   fs::create_directory(partial);
+  Unfinished unfinished{partial};
+  const auto tell = [&](const char* file) {
+    if (wrote) wrote(file);
+  };
   write_drafter(partial + "/drafter", model, layout, optimizer.master);
+  tell("drafter");
   fs::create_directory(partial + "/state");
   std::vector<TensorToWrite> tensors;
   for (const auto& [prefix, flat] :
@@ -106,7 +140,9 @@ std::string save_checkpoint(const std::string& folder, const DrafterModel& model
     for (TensorToWrite& t : named(prefix, layout, *flat)) tensors.push_back(std::move(t));
   }
   write_safetensors(partial + "/state/optimizer.safetensors", tensors);
+  tell("optimizer");
   write_text_durably(partial + "/state/trainer.json", to_json(state).dump(2) + "\n");
+  tell("trainer");
   sync_folder(partial + "/drafter");
   sync_folder(partial + "/state");
 
@@ -120,14 +156,18 @@ std::string save_checkpoint(const std::string& folder, const DrafterModel& model
         {{"name", name}, {"bytes", fs::file_size(file)}, {"xxh3", fmt::format("{:016x}", file_xxh3(file))}});
   }
   write_text_durably(partial + "/manifest.json", manifest.dump(2) + "\n");
+  tell("manifest");
   fs::remove_all(path);  // the same step saved again, after --resume from an older one
   rename_durably(partial, path);
+  unfinished.path.clear();
+  tell("rename");
   write_text_durably(folder + "/latest", step_name(state.step) + "\n");
 
   if (keep > 0) {
     auto all = complete(folder, false);
     for (size_t i = 0; i + static_cast<size_t>(keep) < all.size(); ++i) {
-      if (all[i].second != path) fs::remove_all(all[i].second);
+      const bool for_ever = keep_every > 0 && all[i].first % keep_every == 0;
+      if (all[i].second != path && !for_ever) fs::remove_all(all[i].second);
     }
   }
   return path;

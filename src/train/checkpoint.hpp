@@ -2,6 +2,7 @@
 // step-NNNNNNNN.partial, checksummed and synced, the manifest last, then the folder is renamed and `latest`
 // names it. A folder without a manifest, or with files that are not as the manifest says, is no checkpoint.
 #pragma once
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,9 +28,13 @@ struct SavedOptimizer {
   std::vector<float> master, m, v;  // flat, in the order of the layout
 };
 
-// Returns the checkpoint's path. Keeps the newest `keep` complete ones (0: all).
+// Returns the checkpoint's path. Keeps the newest `keep` complete ones (0: all), and those whose step is a
+// multiple of `keep_every` (0: none). Refuses before it writes when the file system has too little room;
+// whatever fails, the checkpoints that are there stay, and what was written goes. `wrote` hears of each file:
+// tests stop there.
 std::string save_checkpoint(const std::string& folder, const DrafterModel&, const ParameterLayout&,
-                            const SavedOptimizer&, const TrainerState&, int64_t keep);
+                            const SavedOptimizer&, const TrainerState&, int64_t keep, int64_t keep_every = 0,
+                            const std::function<void(const char*)>& wrote = {});
 
 // The complete checkpoint with the highest step, sizes checked; incomplete ones are named in the log.
 std::optional<std::string> newest_checkpoint(const std::string& folder);

@@ -1,8 +1,13 @@
-"""Ranks that are killed, stopped or aborted, phase by phase. A part of the table; all of it with SLIP_FULL_FAULTS=1."""
+"""Ranks that are killed, stopped or aborted, phase by phase; saves that fail; signals. A part of the cases: all of them with
+SLIP_FULL_FAULTS=1."""
+import hashlib
 import json
 import os
 import pathlib
 import re
+import resource
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,14 +29,21 @@ DRAFTER_0, DRAFTER_1, TARGET = 0, 1, 3  # ranks; rank 0 writes checkpoints and h
 
 
 class Run(Folder):
-    def start(self, fault, *options, **settings):
+    def start(self, fault, *options, ranks=RANKS, **settings):
         """train.steps = 3 is train_steps=3; stderr goes to a file."""
         changed = {k.replace("_", ".", 1): v for k, v in settings.items()}
         self.config = write_config(self.folder / "run.ini", {**SETTINGS, "log.dir": self.folder / "run", **changed})
         self.said = self.folder / "said"
         with open(self.said, "w") as out:
-            return subprocess.Popen(command("train", "--device", "cpu", "--config", self.config, *options, ranks=RANKS), cwd=ROOT,
+            return subprocess.Popen(command("train", "--device", "cpu", "--config", self.config, *options, ranks=ranks), cwd=ROOT,
                                     stdout=out, stderr=out, env={**os.environ, **({"SLIP_TEST_FAULT": fault} if fault else {})})
+
+    def checkpoint(self, step):
+        return self.folder / "run/checkpoints" / f"step-{step:08}"
+
+    def state(self, step):
+        """Hashes of what a checkpoint holds."""
+        return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(self.checkpoint(step).rglob("*")) if f.is_file()}
 
     def processes(self):
         """Of the run with this configuration."""
@@ -55,8 +67,8 @@ class Run(Folder):
     def metrics(self):
         return [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
 
-    def resume(self, *options, code=0):
-        done = run("train", "--device", "cpu", "--config", self.config, "--resume", "auto", *options, ranks=RANKS)
+    def resume(self, *options, ranks=RANKS, code=0):
+        done = run("train", "--device", "cpu", "--config", self.config, "--resume", "auto", *options, ranks=ranks)
         self.assertEqual(done.code, code, done)
         return done
 
@@ -108,6 +120,122 @@ class Faults(Run):
         for rank in (DRAFTER_0, TARGET):  # as users have it
             self.check("transfer", 6, rank, "stop", comm_heartbeat_s=1, comm_dead_after_s=15)
             self.check("transfer", 6, rank, "hang", comm_timeout_s=10)
+
+
+ALONE = {"ranks": None, "roles_targets": "auto", "roles_drafters": "auto"}
+
+
+class Saving(Run):
+    def finish(self, fault, code, *options, **settings):
+        job = self.start(fault, *options, **settings)
+        self.assertEqual(job.wait(timeout=90), code, self.said.read_text())
+        return self.said.read_text()
+
+    def test_killed_between_two_files(self):  # D6
+        self.finish(None, 0, **ALONE)
+        whole = self.state(STEPS)
+        for place in ("drafter", "optimizer", "trainer", "manifest", "rename") if FULL else ("optimizer", "rename"):
+            with self.subTest(place):
+                shutil.rmtree(self.folder / "run")
+                self.finish(f"save/{place}:{STEPS}:0:kill", -signal.SIGKILL, **ALONE)
+                before = self.state(HALF)
+                done = self.resume(ranks=None)
+                if place != "rename":
+                    self.assertIn("step-00000008.partial: an unfinished checkpoint, ignored", done.err)
+                    self.assertIn("from " + str(self.checkpoint(HALF)), done.err)
+                self.assertEqual((self.state(HALF), self.state(STEPS)), (before, whole))
+                self.assertEqual(sorted(p.name for p in (self.folder / "run/checkpoints").iterdir()),
+                                 ["latest", "step-00000004", "step-00000008"])
+
+    def test_a_file_that_may_not_grow(self):
+        self.finish(f"train:{HALF}:0:usr1", 75, **ALONE)
+        before = self.state(HALF)
+        job = self.start("train:6:0:sleep=2", "--resume", "auto", **ALONE)
+        self.wait_for("test fault", job)
+        resource.prlimit(job.pid, resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))
+        self.assertEqual(job.wait(timeout=60), 1)
+        said = self.said.read_text()
+        self.assertRegex(said, r"step-00000008\.partial/state/optimizer\.safetensors: writing \d+ bytes: File too large; \d+ bytes are free")
+        self.assertEqual(self.state(HALF), before)
+        self.assertEqual(sorted(p.name for p in (self.folder / "run/checkpoints").iterdir()), ["latest", "step-00000004"])
+        self.resume(ranks=None)
+        self.assertTrue((self.checkpoint(STEPS) / "manifest.json").exists())
+
+    def test_a_full_disk(self):
+        self.finish(f"train:{HALF}:0:usr1", 75, **ALONE)
+        before, checkpoints = self.state(HALF), self.folder / "run/checkpoints"
+        small = self.folder / "small"
+        small.mkdir()
+        size = 3 * sum(f.stat().st_size for f in self.checkpoint(HALF).rglob("*")) // 2
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", small], capture_output=True).returncode != 0:
+            self.skipTest("needs the right to mount a tmpfs")
+        self.addCleanup(subprocess.run, ["umount", "-l", small])
+        shutil.copytree(checkpoints, small / "c")
+        for ranks in (None, RANKS):
+            roles = {} if ranks else {k: v for k, v in ALONE.items() if k != "ranks"}
+            said = self.finish(None, 1, "--resume", "auto", ranks=ranks, checkpoint_dir=small / "c", **roles)
+            self.assertRegex(said, r"small/c: a checkpoint needs \d+ bytes, \d+ are free; the checkpoints before stay")
+            self.assertEqual(len([line for line in said.splitlines() if re.search("^slipstream.*error", line)]), 1, said)
+            self.assertEqual(sorted(p.name for p in (small / "c").iterdir()), ["latest", "step-00000004"])
+        shutil.rmtree(checkpoints)
+        shutil.copytree(small / "c", checkpoints)
+        self.assertEqual(self.state(HALF), before)
+
+    def test_which_stay(self):
+        self.finish(None, 0, checkpoint_every_steps=1, checkpoint_keep=2, checkpoint_keep_every=3, **ALONE)
+        self.assertEqual(sorted(p.name for p in (self.folder / "run/checkpoints").iterdir()),
+                         ["latest", "step-00000003", "step-00000006", "step-00000007", "step-00000008"])
+
+    def test_by_the_clock(self):
+        self.finish(None, 0, checkpoint_every_steps=0, checkpoint_every_minutes=1e-9, **ALONE)
+        self.assertEqual(len(list((self.folder / "run/checkpoints").glob("step-*/manifest.json"))), STEPS)
+
+
+class Signals(Run):
+    def stopped(self, fault, at, **settings):
+        """All ranks saved the same step, one of `at`, and the run goes on from there."""
+        job = self.start(fault, **settings)
+        self.assertEqual(job.wait(timeout=60), 75, self.said.read_text())
+        steps = len(self.metrics())
+        self.assertIn(steps, at)
+        self.assertEqual((self.folder / "run/checkpoints/latest").read_text(), f"step-{steps:08}\n")
+        self.assertEqual(len(list(self.checkpoint(steps).rglob("manifest.json"))), 1)
+        done = self.resume()
+        self.assertIn(f"from {self.checkpoint(steps)}", done.err)
+        self.assertEqual([m["step"] for m in self.metrics()], list(range(1, self.last + 1)))
+
+    def test_to_one_rank(self):  # G7
+        self.last = 20
+        for fault in ("train:7:0:term", "reduce:7:1:usr1", "capture:7:3:term"):
+            with self.subTest(fault):
+                self.doCleanups()
+                self.setUp()
+                self.stopped(fault, range(5, 13), train_steps=20)  # a target is a few rows ahead of the drafters
+
+    def test_during_an_evaluation(self):
+        self.last = STEPS
+        self.stopped("evaluate:0:1:term", (1, 2), eval_tokens="data/tiny/heldout.h5", eval_anchors=1)
+
+    def test_a_second_one_while_saving(self):
+        for second in (signal.SIGUSR1, signal.SIGTERM):
+            with self.subTest(second):
+                self.doCleanups()
+                self.setUp()
+                job = self.start(f"save/optimizer:{HALF}:0:sleep=4", train_steps=50)
+                self.wait_for("test fault", job)
+                job.send_signal(signal.SIGTERM)
+                time.sleep(0.5)
+                job.send_signal(second)
+                code = job.wait(timeout=30)
+                self.assertFalse(self.processes())
+                if second == signal.SIGUSR1:  # asks for the same once more
+                    self.assertEqual(code, 75, self.said.read_text())
+                    self.assertTrue((self.checkpoint(HALF) / "manifest.json").exists())
+                else:  # ends them at once
+                    self.assertNotIn(code, (0, 75))
+                    self.assertFalse(self.checkpoint(HALF).exists())
+                self.resume()
+                self.assertEqual([m["step"] for m in self.metrics()], list(range(1, 51)))
 
 
 unittest.main(verbosity=2)
