@@ -55,10 +55,6 @@ template <class From, class To> void cast_cuda(const Cast<From, To>& a, CudaStre
   check(cudaGetLastError());
 }
 
-template <class T> void capture_tap_cuda(const CaptureTap<T>& a, CudaStream stream) {
-  cast_cuda<T, Bf16>({.from = a.stream, .to = {a.out, a.stream.rows, a.stream.cols}}, stream);
-}
-
 template <class T> void join_taps_cuda(const JoinTaps<T>& a, CudaStream stream) {
   require(a.taps > 0 && a.x.cols % a.taps == 0 && a.x.rows <= a.slot_tokens, "join_taps: shapes do not fit");
   if (a.x.rows == 0 || a.x.cols == 0) return;
@@ -79,8 +75,6 @@ template void cast_cuda(const Cast<Bf16, double>&, CudaStream);
 template void cast_cuda(const Cast<double, float>&, CudaStream);
 template void cast_cuda(const Cast<double, Bf16>&, CudaStream);
 template void cast_cuda(const Cast<double, double>&, CudaStream);
-template void capture_tap_cuda(const CaptureTap<float>&, CudaStream);
-template void capture_tap_cuda(const CaptureTap<Bf16>&, CudaStream);
 template void join_taps_cuda(const JoinTaps<float>&, CudaStream);
 template void join_taps_cuda(const JoinTaps<Bf16>&, CudaStream);
 

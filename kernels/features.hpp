@@ -1,23 +1,10 @@
-// Between the residual stream of the target and the input of the drafter: features travel as bf16, one tap
-// after the other, and are used concatenated per token (dflash.md 1.2: X = [tokens, K*H], tap m in columns
-// m*H..).
+// The input of the drafter: features travel as bf16, one tap after the other (rmsnorm.hpp `capture` rounds
+// them), and are used concatenated per token (dflash.md 1.2: X = [tokens, K*H], tap m in columns m*H..).
 #pragma once
 #include "device/queue.hpp"
 #include "device/view.hpp"
 
 namespace slip {
-
-// The residual stream after a tapped layer, rounded to bf16 on every back end.
-template <class T> struct CaptureTap {
-  View2<const T> stream;  // (tokens, H)
-  Bf16* out;              // (tokens, H), contiguous
-};
-template <class T> void capture_tap_cpu(const CaptureTap<T>&);
-template <class T> void capture_tap_cuda(const CaptureTap<T>&, CudaStream);
-template <class T> void capture_tap(const CaptureTap<T>& a, const Queue& q) {
-  dispatch<T>(
-      q, [&](auto) { capture_tap_cpu(a); }, [&](auto s) { capture_tap_cuda(a, s); });
-}
 
 template <class T> struct JoinTaps {
   const Bf16* slot;  // [taps][slot_tokens][H]

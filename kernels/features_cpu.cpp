@@ -4,14 +4,6 @@
 
 namespace slip {
 
-template <class T> void capture_tap_cpu(const CaptureTap<T>& a) {
-  for (int64_t t = 0; t < a.stream.rows; ++t) {
-    for (int64_t c = 0; c < a.stream.cols; ++c) {
-      a.out[t * a.stream.cols + c] = to_bf16(static_cast<float>(a.stream.at(t, c)));
-    }
-  }
-}
-
 template <class T> void join_taps_cpu(const JoinTaps<T>& a) {
   require(a.taps > 0 && a.x.cols % a.taps == 0 && a.x.rows <= a.slot_tokens, "join_taps: shapes do not fit");
   const int64_t h = a.x.cols / a.taps;
@@ -44,8 +36,6 @@ template <class From, class To> void cast_cpu(const Cast<From, To>& a) {
   }
 }
 
-template void capture_tap_cpu(const CaptureTap<float>&);
-template void capture_tap_cpu(const CaptureTap<double>&);
 template void join_taps_cpu(const JoinTaps<float>&);
 template void join_taps_cpu(const JoinTaps<double>&);
 template void cast_cpu(const Cast<float, float>&);

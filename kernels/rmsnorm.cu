@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(1024) rmsnorm_fwd_kernel(const __grid_constant
       for (int i = 0; i < W; ++i) x[p][i] = rounded<T>(x[p][i] + add[i]);
       store<W>(a.sum.row(row) + c, x[p]);
     }
+    if (a.capture != nullptr) store<W>(a.capture + row * hidden + c, x[p]);
 #pragma unroll
     for (int i = 0; i < W; ++i) square += x[p][i] * x[p][i];
   }
@@ -112,7 +113,7 @@ template <class T> void rmsnorm_fwd_cuda(const RmsNormFwd<T>& a, CudaStream stre
   require(hidden >= 1 && hidden <= kMaxHidden, "rmsnorm_fwd: a row has 1 to 16384 columns");
   if (rows == 0) return;
   constexpr int kW = kWide<T>;
-  const bool wide = all_fit<kW>(a.x, a.add, a.sum, a.y, a.gain);
+  const bool wide = all_fit<kW>(a.x, a.add, a.sum, a.y, a.gain, a.capture);
   const auto kernel = wide ? rmsnorm_fwd_kernel<T, kW> : rmsnorm_fwd_kernel<T, 1>;
   kernel<<<unsigned(rows), row_threads(hidden), 0, stream>>>(a);
   check(cudaGetLastError());

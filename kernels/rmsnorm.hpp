@@ -2,6 +2,7 @@
 // where rn rounds to the storage type before the gain is applied (target-model convention; invisible in
 // fp32).
 #pragma once
+#include "core/bf16.hpp"
 #include "device/queue.hpp"
 #include "device/view.hpp"
 
@@ -13,8 +14,10 @@ template <class T> struct RmsNormFwd {
   View2<T> sum;        // (rows, H): where x + add goes, may alias x; empty when `add` is
   const T* gain;       // (H)
   float eps;           // inside the root
-  View2<T> y;          // (rows, H); empty: only the sum is wanted
+  View2<T> y;          // (rows, H); empty: only the sum, or what is captured, is wanted
   Acc<T>* inv_rms;     // (rows) kept for the backward pass, or null
+  Bf16* capture =
+      nullptr;  // (rows, H) contiguous, or null: what is normalised, as bf16 (a tap of the target)
 };
 template <class T> void rmsnorm_fwd_cpu(const RmsNormFwd<T>&);
 template <class T> void rmsnorm_fwd_cuda(const RmsNormFwd<T>&, CudaStream);

@@ -15,6 +15,9 @@ template <class T> void rmsnorm_fwd_cpu(const RmsNormFwd<T>& a) {
       array(a.sum.row(r), h) = array(x, h) + array(a.add.row(r), h);
       x = a.sum.row(r);
     }
+    if (a.capture != nullptr) {
+      for (int64_t c = 0; c < h; ++c) a.capture[r * h + c] = to_bf16(static_cast<float>(x[c]));
+    }
     if (a.y.empty()) continue;
     const T inv = T(1) / std::sqrt(array(x, h).square().mean() + static_cast<T>(a.eps));
     array(a.y.row(r), h) = array(x, h) * inv * array(a.gain, h);

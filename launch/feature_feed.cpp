@@ -40,9 +40,9 @@ template <class T> Features FeatureFeed<T>::get(const RowId& id, const RowTokens
   }
   const int64_t count = static_cast<int64_t>(tokens.ids.size());
   const Packed packed = local_->row.set(tokens.ids, tokens.lengths, queue_);
-  target_forward<T>(local_->target, packed, in_.drafter.taps, queue_, [&](int tap, View2<const T> stream) {
-    capture_tap<T>({stream, local_->slot + tap * count * in_.target.hidden}, queue_);
-  });
+  const TapStore capture = [&](int tap) { return local_->slot + tap * count * in_.target.hidden; };
+  target_forward<T>(
+      local_->target, packed, in_.drafter.taps, queue_, [](int, View2<const T>) {}, capture);
   return {local_->slot, count, 0, -1};
 }
 

@@ -105,15 +105,16 @@ void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Rank
     // Taps leave in the drafter's order; a layer that a later one precedes in the list waits in the ring.
     std::vector<Bf16*> ready(in.drafter.taps.size(), nullptr);
     size_t next = 0;
-    target_forward<T>(rank.target, packed, in.drafter.taps, queue, [&](int tap, View2<const T> stream) {
+    const TapStore capture = [&](int tap) {
       ranks.at(step.last(), "transfer");
-      Bf16* buffer = outbox.acquire_tap();
-      capture_tap<T>({stream, buffer}, queue);
-      ready[static_cast<size_t>(tap)] = buffer;
+      return ready[static_cast<size_t>(tap)] = outbox.acquire_tap();
+    };
+    const OnTap<T> send = [&](int, View2<const T>) {
       for (; next < ready.size() && ready[next] != nullptr; ++next)
         outbox.send_tap(*request, static_cast<int>(next), ready[next]);
       ranks.at(step.last(), "capture");
-    });
+    };
+    target_forward<T>(rank.target, packed, in.drafter.taps, queue, send, capture);
     ranks.at(step.last(), "wait");
   }
   const OutboxStats& s = outbox.stats();

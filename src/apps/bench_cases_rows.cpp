@@ -104,6 +104,24 @@ template <class T> BenchCases rmsnorm_cases(const StepShape& s, const Queue& q) 
   const auto layers = static_cast<double>(s.model.layers), rows = static_cast<double>(s.rows);
   for (const Pass& pass : s.passes) add("with residual", pass.rows, (2 * layers + 1) * rows, true);
   add("context", s.context(), rows, false);
+  const int64_t tokens = s.tokens();  // the target's norm behind a tapped layer
+  out.push_back({"rmsnorm",
+                 "forward, a tap captured",
+                 {{"rows", tokens}, {"h", h}},
+                 0,
+                 moved<T>(tokens, h, 4) + moved<Bf16>(tokens, h, 1),
+                 0,
+                 [=](Arena& a) -> Work {
+                   const RmsNormFwd<T> x{.x = filled<T>(a, "x", tokens, h, q),
+                                         .add = filled<T>(a, "add", tokens, h, q),
+                                         .sum = a.take2<T>("sum", tokens, h),
+                                         .gain = filled<T>(a, "gain", 1, h, q).data,
+                                         .eps = 1e-6f,
+                                         .y = a.take2<T>("y", tokens, h),
+                                         .inv_rms = nullptr,
+                                         .capture = a.take<Bf16>("tap", tokens * h)};
+                   return [=] { rmsnorm_fwd(x, q); };
+                 }});
   return out;
 }
 
@@ -152,17 +170,6 @@ template <class T> BenchCases feature_cases(const StepShape& s, const Queue& q) 
   const int64_t h = s.model.hidden, taps = static_cast<int64_t>(s.model.taps.size()), tokens = s.tokens();
   const int64_t context = s.context(), values = s.model.layers * s.model.kv_heads * s.model.head_dim;
   BenchCases out;
-  out.push_back(
-      {"features",
-       "capture_tap",
-       {{"tokens", tokens}, {"h", h}},
-       0,
-       moved<T>(tokens, h, 1) + moved<Bf16>(tokens, h, 1),
-       0,
-       [=](Arena& a) -> Work {
-         const CaptureTap<T> x{filled<T>(a, "stream", tokens, h, q), a.take<Bf16>("out", tokens * h)};
-         return [=] { capture_tap(x, q); };
-       }});
   out.push_back({"features",
                  "join_taps",
                  {{"tokens", context}, {"h", h}, {"taps", taps}},

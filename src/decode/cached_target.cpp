@@ -64,14 +64,17 @@ void target_pass(CachedTarget<T>& t, std::span<const int32_t> ids, const Samplin
         {target_attention(m), q, all.cols_from(0, width), all.cols_from(width, width), out}, queue);
   };
   const int taps = static_cast<int>(t.taps.size()) - 1;  // the drafter's
-  target_layers<T>(t.target, in, t.taps, queue, attend, [&](int i, View2<const T> stream) {
-    if (i < taps) return capture_tap<T>({stream, t.features + i * t.limits.tokens * m.hidden}, queue);
-    if (last == 0) return;
+  const TapStore capture = [&](int i) {
+    return i < taps ? t.features + i * t.limits.tokens * m.hidden : nullptr;
+  };
+  const OnTap<T> on_tap = [&](int i, View2<const T> stream) {
+    if (i < taps || last == 0) return;
     const View2<const T> x = stream.rows_from(n - last, last);
     const View2<T> y = t.target.buffers.y.rows_from(0, last);
     rmsnorm_fwd<T>({.x = x, .gain = t.target.weights.norm, .eps = m.eps, .y = y, .inv_rms = nullptr}, queue);
     matmul<T, Acc<T>>({Product::nt, y, t.target.weights.head, t.logits.rows_from(0, last)}, queue);
-  });
+  };
+  target_layers<T>(t.target, in, t.taps, queue, attend, on_tap, capture);
   if (last > 0) {
     sample_rows<T>({.logits = t.logits.rows_from(0, last),
                     .temperature = sampling.temperature,

@@ -5,6 +5,7 @@
 
 #include "kernels/attention.hpp"
 #include "kernels/embedding.hpp"
+#include "kernels/features.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/swiglu.hpp"
@@ -118,7 +119,7 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(const TargetModel& m, int64
 
 template <class T>
 void target_forward(const Target<T>& target, const Packed& in, const std::vector<int64_t>& taps,
-                    const Queue& queue, const std::function<void(int, View2<const T>)>& on_tap) {
+                    const Queue& queue, const OnTap<T>& on_tap, const TapStore& capture) {
   const AttentionShape shape = target_attention(target.model);
   const int64_t width = target.model.kv_heads * target.model.head_dim;
   const Attend<T> attend = [&](int64_t, View2<const T> q, View2<const T> kv, View2<T> out) {
@@ -132,13 +133,13 @@ void target_forward(const Target<T>& target, const Packed& in, const std::vector
                              .out = out},
                             target.cudnn.get(), queue);
   };
-  target_layers<T>(target, in, taps, queue, attend, on_tap);
+  target_layers<T>(target, in, taps, queue, attend, on_tap, capture);
 }
 
 template <class T>
 void target_layers(const Target<T>& target, const Packed& in, const std::vector<int64_t>& taps,
-                   const Queue& queue, const Attend<T>& attend,
-                   const std::function<void(int, View2<const T>)>& on_tap) {
+                   const Queue& queue, const Attend<T>& attend, const OnTap<T>& on_tap,
+                   const TapStore& capture) {
   const TargetModel& m = target.model;
   const int heads = static_cast<int>(m.heads), kv_heads = static_cast<int>(m.kv_heads),
             d = static_cast<int>(m.head_dim);
@@ -153,17 +154,34 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
   require(last < static_cast<int64_t>(target.weights.layers.size()), "target: a tapped layer was not loaded");
 
   gather_rows<T>({.table = target.weights.embed, .index = in.ids, .out = x}, queue);
-  View2<const T> pending;  // the MLP output of the layer before, not yet added to x
-  for (int64_t l = 0; l <= last; ++l) {
-    const auto& w = target.weights.layers[static_cast<size_t>(l)];
+  // One norm completes the stream: adds the MLP output of the layer before and writes the first tap of that
+  // layer on the way.
+  const auto enter = [&](int64_t l, View2<const T> pending) {
+    const bool more = l <= last;
+    std::vector<int> due;
+    for (size_t i = 0; i < taps.size(); ++i) {
+      if (taps[i] == l - 1) due.push_back(static_cast<int>(i));
+    }
+    std::vector<Bf16*> stores;
+    for (const int i : due) {
+      if (Bf16* const to = capture ? capture(i) : nullptr) stores.push_back(to);
+    }
     rmsnorm_fwd<T>({.x = x,
                     .add = pending,
                     .sum = pending.empty() ? View2<T>() : x,
-                    .gain = w.input_norm,
+                    .gain = more ? target.weights.layers[static_cast<size_t>(l)].input_norm : nullptr,
                     .eps = m.eps,
-                    .y = y,
-                    .inv_rms = nullptr},
+                    .y = more ? y : View2<T>(),
+                    .inv_rms = nullptr,
+                    .capture = stores.empty() ? nullptr : stores[0]},
                    queue);
+    for (size_t i = 1; i < stores.size(); ++i)
+      cast<T, T, Bf16>({x, View2<Bf16>(stores[i], x.rows, x.cols)}, queue);
+    for (const int i : due) on_tap(i, x);
+  };
+  enter(0, {});
+  for (int64_t l = 0; l <= last; ++l) {
+    const auto& w = target.weights.layers[static_cast<size_t>(l)];
     matmul<T, T>({Product::nt, y, w.qkv, qkv}, queue);
     head_rope_fwd<T>({.x = q,
                       .heads = heads,
@@ -193,17 +211,7 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
     matmul<T, T>({Product::nt, y, w.gate_up, gate_up}, queue);
     swiglu_fwd<T>({.gate_up = gate_up, .act = act}, queue);
     matmul<T, T>({Product::nt, act, w.down, delta}, queue);
-    pending = delta;
-    for (size_t i = 0; i < taps.size(); ++i) {
-      if (taps[i] != l) continue;
-      if (!pending.empty()) {
-        rmsnorm_fwd<T>(
-            {.x = x, .add = pending, .sum = x, .gain = nullptr, .eps = m.eps, .y = {}, .inv_rms = nullptr},
-            queue);
-        pending = {};
-      }
-      on_tap(static_cast<int>(i), x);
-    }
+    enter(l + 1, delta);
   }
 }
 
@@ -212,9 +220,9 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
                                         const Queue&);                                                       \
   template TargetBuffers<T> make_target_buffers(const TargetModel&, int64_t, Arena&, const Queue&, int64_t); \
   template void target_layers(const Target<T>&, const Packed&, const std::vector<int64_t>&, const Queue&,    \
-                              const Attend<T>&, const std::function<void(int, View2<const T>)>&);            \
+                              const Attend<T>&, const OnTap<T>&, const TapStore&);                           \
   template void target_forward(const Target<T>&, const Packed&, const std::vector<int64_t>&, const Queue&,   \
-                               const std::function<void(int, View2<const T>)>&);
+                               const OnTap<T>&, const TapStore&);
 SLIP_INSTANTIATE(float)
 #if SLIP_HAVE_CUDA
 SLIP_INSTANTIATE(Bf16)

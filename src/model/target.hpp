@@ -64,9 +64,13 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(const TargetModel&, int64_t
 
 // on_tap(i, stream): the stream (tokens, H) after layer taps[i] is queued; it is overwritten by what is
 // queued after the call returns. Order of calls: ascending layers.
+template <class T> using OnTap = std::function<void(int tap, View2<const T> stream)>;
+// Where the stream goes as bf16, (tokens, H) contiguous, or null: asked right before on_tap, and written when
+// on_tap is called. The norm that completes the stream writes it.
+using TapStore = std::function<Bf16*(int tap)>;
 template <class T>
 void target_forward(const Target<T>&, const Packed&, const std::vector<int64_t>& taps, const Queue&,
-                    const std::function<void(int, View2<const T>)>& on_tap);
+                    const OnTap<T>& on_tap, const TapStore& capture = {});
 
 // The same with the caller's attention: it gets layer, normed and rotated q, k|v of the tokens side by side
 // (keys rotated), and where the result goes. `cu` and `documents` of Packed are not used.
@@ -74,6 +78,6 @@ template <class T>
 using Attend = std::function<void(int64_t layer, View2<const T> q, View2<const T> kv, View2<T> out)>;
 template <class T>
 void target_layers(const Target<T>&, const Packed&, const std::vector<int64_t>& taps, const Queue&,
-                   const Attend<T>&, const std::function<void(int, View2<const T>)>& on_tap);
+                   const Attend<T>&, const OnTap<T>& on_tap, const TapStore& capture = {});
 
 }  // namespace slip

@@ -1,5 +1,6 @@
-"""Runs a test script of this folder with the commands on a GPU; skips (77) without one, unless SLIP_REQUIRE_GPU=1."""
+"""Runs a test script, and the tests of it that are named, with the commands on a GPU; skips (77) without one, unless SLIP_REQUIRE_GPU=1."""
 import os
+import pathlib
 import runpy
 import subprocess
 import sys
@@ -10,6 +11,7 @@ if probe.returncode == 2:  # "--device cuda: ...", before the case is looked for
     print(probe.stderr)
     sys.exit(1 if os.environ.get("SLIP_REQUIRE_GPU") == "1" else 77)
 os.environ["SLIP_TEST_DEVICE"] = "cuda"
-script = sys.argv[1]
-sys.argv = [script]
+sys.argv = sys.argv[1:]
+script = sys.argv[0]
+sys.path.insert(0, str(pathlib.Path(script).resolve().parent))
 runpy.run_path(script, run_name="__main__")

@@ -26,11 +26,14 @@ class Done:
 
 
 ON_GPU = os.environ.get("SLIP_TEST_DEVICE") == "cuda"  # on_gpu.py: the same tests on a GPU
+DEVICE = "cuda" if ON_GPU else "cpu"
 
 
 def command(*arguments, ranks=None):
     if ON_GPU and arguments[0] in ("step", "features") and "--device" not in arguments:
         arguments = (*arguments, "--device", "cuda")
+    if ON_GPU and arguments[0] == "train" and ranks is not None:
+        arguments = (*arguments, "--share-gpu")
     start = [BUILD + "/slipstream"] if ranks is None else ["launch/run", "-n", str(ranks), "--build", BUILD]
     return [*start, *map(str, arguments)]
 

@@ -130,9 +130,9 @@ class Uncached {
     features.resize(rig_.model.taps.size() * static_cast<size_t>(n * h));
     const int64_t lengths[] = {n};
     const Packed in = row_.set(all, lengths, rig_.queue);
-    target_forward<float>(target_, in, rig_.model.taps, rig_.queue, [&](int i, View2<const float> x) {
-      capture_tap<float>({x, features.data() + i * n * h}, rig_.queue);
-    });
+    target_forward<float>(
+        target_, in, rig_.model.taps, rig_.queue, [](int, View2<const float>) {},
+        [&](int i) { return features.data() + i * n * h; });
     return in;
   }
   // Of the drafter's rows after the final norm.

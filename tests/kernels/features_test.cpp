@@ -15,19 +15,6 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{1, 8}, {5, 33}, {7, 64}, {8, 264}, {33, 128}};
 
-TYPED_TEST(Features, CaptureRoundsToBf16) {
-  using T = typename TypeParam::Type;
-  const Queue& q = this->queue();
-  for (const auto [tokens, hidden] : kShapes) {
-    SCOPED_TRACE(::testing::Message() << tokens << "x" << hidden);
-    const Matrix m = random_matrix<T>(1, tokens, hidden, 3);
-    const DeviceArray<T> stream(q, m);
-    const DeviceArray<Bf16> out(q, 1, tokens * hidden);
-    capture_tap<T>({.stream = stream.view(), .out = out.data()}, q);
-    EXPECT_EQ(out.values(), rounded<Bf16>(m).values);
-  }
-}
-
 TYPED_TEST(Features, JoinPutsTapsSideBySide) {
   using T = typename TypeParam::Type;
   const Queue& q = this->queue();
@@ -148,7 +135,6 @@ TYPED_TEST(Features, NoRows) {
   const DeviceArray<int> index(q, 1, 0), bad(q, Matrix(1, 1));
   const DeviceArray<Bf16> slot(q, 1, 0);
   gather_rows<T>({.table = table.view(), .index = index.data(), .out = out.view()}, q);
-  capture_tap<T>({.stream = out.view(), .out = slot.data()}, q);
   join_taps<T>({.slot = slot.data(), .slot_tokens = 0, .taps = 1, .x = out.view(), .non_finite = bad.data()},
                q);
   EXPECT_TRUE(out.intact() && slot.intact());

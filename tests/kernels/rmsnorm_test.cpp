@@ -77,6 +77,34 @@ TYPED_TEST(RmsNorm, AddsThenNormalises) {
   }
 }
 
+// A tap: what is normalised, as bf16, whether or not anything is added or normalised.
+TYPED_TEST(RmsNorm, Captures) {
+  using T = typename TypeParam::Type;
+  const Queue& q = this->queue();
+  for (const auto [rows, hidden] : kShapes) {
+    SCOPED_TRACE(::testing::Message() << rows << "x" << hidden);
+    const Matrix mx = random_matrix<T>(11, rows, hidden, 3), ma = random_matrix<T>(12, rows, hidden);
+    const Matrix mg = random_matrix<T>(13, 1, hidden, 0.25, 1), msum = rounded<T>(plus(mx, ma));
+    const DeviceArray<T> x(q, mx), add(q, ma), gain(q, mg), sum(q, rows, hidden), y(q, rows, hidden);
+    const DeviceArray<Bf16> both(q, 1, rows * hidden), alone(q, 1, rows * hidden), only(q, 1, rows * hidden);
+    const RmsNormFwd<T> plain{.x = x.view(), .gain = gain.data(), .eps = kEps, .y = y.view()};
+    RmsNormFwd<T> a = plain;
+    a.capture = alone.data();
+    rmsnorm_fwd<T>(a, q);
+    EXPECT_EQ(alone.values(), rounded<Bf16>(mx).values);
+    EXPECT_TRUE(agrees(y, reference(mx, mg).y));
+    a = plain, a.add = add.view(), a.sum = sum.view(), a.capture = both.data();
+    rmsnorm_fwd<T>(a, q);
+    EXPECT_EQ(both.values(), rounded<Bf16>(msum).values);
+    EXPECT_EQ(sum.values(), msum.values);
+    EXPECT_TRUE(agrees(y, reference(msum, mg).y));
+    rmsnorm_fwd<T>({.x = x.view(), .add = add.view(), .sum = x.view(), .eps = kEps, .capture = only.data()},
+                   q);
+    EXPECT_TRUE(same_bits(only, both));
+    EXPECT_TRUE(same_bits(x, sum));
+  }
+}
+
 TYPED_TEST(RmsNorm, Backward) {
   using T = typename TypeParam::Type;
   using A = Acc<T>;

@@ -15,7 +15,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "apps"))
-from program import ROOT, Folder, command, run, write_config  # noqa: E402
+from program import DEVICE, ROOT, Folder, command, run, write_config  # noqa: E402
 
 STEPS, HALF, RANKS = 8, 4, 4
 FULL = os.environ.get("SLIP_FULL_FAULTS") == "1"
@@ -35,7 +35,7 @@ class Run(Folder):
         self.config = write_config(self.folder / "run.ini", {**SETTINGS, "log.dir": self.folder / "run", **changed})
         self.said = self.folder / "said"
         with open(self.said, "w") as out:
-            return subprocess.Popen(command("train", "--device", "cpu", "--config", self.config, *options, ranks=ranks), cwd=ROOT,
+            return subprocess.Popen(command("train", "--device", DEVICE, "--config", self.config, *options, ranks=ranks), cwd=ROOT,
                                     stdout=out, stderr=out, env={**os.environ, **({"SLIP_TEST_FAULT": fault} if fault else {})})
 
     def checkpoint(self, step):
@@ -68,7 +68,7 @@ class Run(Folder):
         return [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
 
     def resume(self, *options, ranks=RANKS, code=0):
-        done = run("train", "--device", "cpu", "--config", self.config, "--resume", "auto", *options, ranks=ranks)
+        done = run("train", "--device", DEVICE, "--config", self.config, "--resume", "auto", *options, ranks=ranks)
         self.assertEqual(done.code, code, done)
         return done
 

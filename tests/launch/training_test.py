@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "apps"))
-from program import DRAFTER, GOLDEN, ROOT, Folder, command, documents, hf, run, write_config, write_shard  # noqa: E402
+from program import DEVICE, DRAFTER, GOLDEN, ROOT, Folder, command, documents, hf, run, write_config, write_shard  # noqa: E402
 
 STEPS, HALF = 12, 6
 SETTINGS = {
@@ -37,7 +37,7 @@ class Training(Folder):
         return write_config(self.folder / f"{directory}.ini", {**SETTINGS, "log.dir": self.folder / directory, **changed})
 
     def train(self, directory, *options, ranks=None, code=0, **settings):
-        done = run("train", "--device", "cpu", "--config", self.config(directory, **settings), *options, ranks=ranks)
+        done = run("train", "--device", DEVICE, "--config", self.config(directory, **settings), *options, ranks=ranks)
         self.assertEqual(done.code, code, done)
         return done
 
@@ -65,7 +65,7 @@ class Training(Folder):
     def start(self, directory, *options, ranks=None, **settings):
         log = open(self.folder / f"{directory}.log", "w")
         self.addCleanup(log.close)
-        return subprocess.Popen(command("train", "--device", "cpu", "--config", self.config(directory, **settings), *options, ranks=ranks),
+        return subprocess.Popen(command("train", "--device", DEVICE, "--config", self.config(directory, **settings), *options, ranks=ranks),
                                 cwd=ROOT, stdout=log, stderr=log)
 
     def wait_for(self, what, job, seconds=60):

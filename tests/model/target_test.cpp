@@ -7,6 +7,7 @@
 
 #include "io/files.hpp"
 #include "support/near.hpp"
+#include "support/test_device.hpp"
 
 namespace slip::testing {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 using Ids = std::vector<int32_t>;
 using Lengths = std::vector<int64_t>;
 
-// A target on the CPU and what its taps hold for given documents.
+// A target and what its taps hold for given documents, in fp32.
 class Rig {
  public:
   explicit Rig(const std::string& folder, int64_t layers = -1, int64_t max_tokens = 128)
@@ -36,19 +37,36 @@ class Rig {
                             order.push_back(i);
                             EXPECT_EQ(x.rows, static_cast<int64_t>(ids.size()));
                             EXPECT_EQ(x.cols, model_.hidden);
-                            for (int64_t t = 0; t < x.rows; ++t)
-                              out[static_cast<size_t>(i)].insert(out[static_cast<size_t>(i)].end(), x.row(t),
-                                                                 x.row(t) + x.cols);
+                            out[static_cast<size_t>(i)] = values_of(x, queue_);
                           });
     return out;
   }
+  // (tokens, H) per tap as they are captured, zeros for the tap that is left out
+  std::vector<std::vector<double>> captures(const Ids& ids, const Lengths& lengths,
+                                            const std::vector<int64_t>& taps, int left_out) {
+    const int64_t count = static_cast<int64_t>(ids.size()), h = model_.hidden;
+    Bf16* const slot = arena_.take<Bf16>("slot", static_cast<int64_t>(taps.size()) * count * h);
+    target_forward<float>(
+        target_, row_.set(ids, lengths, queue_), taps, queue_, [](int, View2<const float>) {},
+        [&](int i) { return i == left_out ? nullptr : slot + i * count * h; });
+    std::vector<std::vector<double>> out;
+    for (size_t i = 0; i < taps.size(); ++i)
+      out.push_back(values_of(View2<Bf16>(slot + static_cast<int64_t>(i) * count * h, count, h), queue_));
+    return out;
+  }
   const TargetWeights<float>& weights() const { return target_.weights; }
+  float embedding(int64_t row, int64_t column) const { return element(weights().embed, row, column); }
+  float head(int64_t row, int64_t column) const { return element(weights().head, row, column); }
   const TargetModel& model() const { return model_; }
   std::vector<int> order;
 
  private:
-  Queue queue_;
-  Arena arena_{Device::cpu};
+  float element(const View2<const float>& m, int64_t row, int64_t column) const {
+    return downloaded(m.row(row) + column, 1, queue_)[0];
+  }
+
+  TestQueue queue_ = make_queue(kTestDevice);
+  Arena arena_{kTestDevice};
   TargetModel model_;
   WeightFolder weights_;
   Target<float> target_;
@@ -95,8 +113,7 @@ TEST_P(GoldenTarget, ResidualStreamAfterEveryLayer) {
                 values["layers"][l]["rms_all"].get<double>(), 1e-6);
   }
   for (int64_t c = 0; c < 3; ++c) {
-    EXPECT_EQ(rig.weights().embed.at(ids[0], c),
-              values["embed"]["first"][static_cast<size_t>(c)].get<float>());
+    EXPECT_EQ(rig.embedding(ids[0], c), values["embed"]["first"][static_cast<size_t>(c)].get<float>());
   }
 }
 
@@ -150,6 +167,20 @@ TEST_P(GoldenTarget, AnyTapsInAnyOrder) {
   EXPECT_EQ(two.taps(ids, lengths, {1, 0})[0], all[1]);
   EXPECT_NE(all[0], all[3]);
   EXPECT_THROW(two.taps(ids, lengths, {2}), Error);
+}
+
+// What leaves for the drafters: the stream as bf16, of every tap that asks for it, two of one layer included.
+TEST_P(GoldenTarget, CapturesTheStreamAsBf16) {
+  Rig rig(golden(GetParam()));
+  const std::vector<int64_t> layers = {3, 0, 3, 1};
+  const auto streams = rig.taps(ids, lengths, layers);
+  const auto captured = rig.captures(ids, lengths, layers, 1);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    SCOPED_TRACE("tap " + std::to_string(i));
+    std::vector<double> want = streams[i];
+    for (double& x : want) x = i == 1 ? 0 : element_value(make_element<Bf16>(x));  // tap 1 did not ask
+    EXPECT_EQ(captured[i], want);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, GoldenTarget, ::testing::Values("tiny-llama", "tiny-qwen3"),
@@ -219,9 +250,9 @@ TEST_F(DoublingTarget, B9ATiedHeadIsTheEmbedding) {
 TEST_F(DoublingTarget, AnUntiedHeadIsItsOwn) {
   write(false);
   Rig rig(folder_.path());
-  EXPECT_EQ(rig.weights().head.at(15, 7), 3);
-  EXPECT_EQ(rig.weights().embed.at(15, 7), 1);
-  EXPECT_EQ(rig.weights().embed.at(8, 0), 1.125f);
+  EXPECT_EQ(rig.head(15, 7), 3);
+  EXPECT_EQ(rig.embedding(15, 7), 1);
+  EXPECT_EQ(rig.embedding(8, 0), 1.125f);
 }
 
 TEST_F(DoublingTarget, AHeadThatIsMissingIsNamed) {
@@ -233,7 +264,7 @@ TEST_F(DoublingTarget, AHeadThatIsMissingIsNamed) {
 
 TEST_F(DoublingTarget, B14TheEmbeddingOfAWrappedModel) {
   write(true, "model.language_model.embed_tokens.weight");
-  EXPECT_EQ(Rig(folder_.path()).weights().embed.at(8, 0), 1.125f);
+  EXPECT_EQ(Rig(folder_.path()).embedding(8, 0), 1.125f);
 }
 
 TEST_F(DoublingTarget, B14NoEmbeddingShowsWhatThereIs) {
@@ -253,16 +284,17 @@ TEST_F(DoublingTarget, ATensorOfAnotherShapeIsNamed) {
 }
 
 TEST(PackedRow, PositionsRestartWithEveryDocument) {
-  Arena arena(Device::cpu);
-  const Queue queue;
+  Arena arena(kTestDevice);
+  const TestQueue queue = make_queue(kTestDevice);
   PackedRow row("row", 8, arena);
   const Packed p = row.set(Ids{5, 6, 7, 8, 9, 10}, Lengths{3, 1, 2}, queue);
   EXPECT_EQ(p.tokens, 6);
   EXPECT_EQ(p.documents, 3);
-  EXPECT_EQ((std::vector<int>{p.position, p.position + 6}), (std::vector<int>{0, 1, 2, 0, 0, 1}));
-  EXPECT_EQ((std::vector<int>{p.cu, p.cu + 4}), (std::vector<int>{0, 3, 4, 6}));
-  EXPECT_EQ((std::vector<int>{p.ids, p.ids + 6}), (std::vector<int>{5, 6, 7, 8, 9, 10}));
-  EXPECT_EQ(row.set(Ids{1}, Lengths{1}, queue).position[0], 0);  // the next row replaces it
+  EXPECT_EQ(downloaded(p.position, 6, queue), (std::vector<int>{0, 1, 2, 0, 0, 1}));
+  EXPECT_EQ(downloaded(p.cu, 4, queue), (std::vector<int>{0, 3, 4, 6}));
+  EXPECT_EQ(downloaded(p.ids, 6, queue), (std::vector<int>{5, 6, 7, 8, 9, 10}));
+  EXPECT_EQ(downloaded(row.set(Ids{1}, Lengths{1}, queue).position, 1, queue)[0],
+            0);  // the next row replaces it
   EXPECT_THROW(row.set(Ids(9, 1), Lengths{9}, queue), Error);
   EXPECT_THROW(row.set(Ids{1, 2}, Lengths{1}, queue), Error);
 }

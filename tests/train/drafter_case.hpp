@@ -1,9 +1,9 @@
-// A drafter small enough for exact statements, with random weights, features and documents, on the CPU.
+// A drafter small enough for exact statements, with random weights, features and documents.
 #pragma once
 #include <cmath>
 #include <limits>
 
-#include "support/matrix.hpp"
+#include "support/test_device.hpp"
 #include "train/step.hpp"
 
 namespace slip::testing {
@@ -17,12 +17,12 @@ inline const char* name_of(MaskKind kind) {
 }
 
 inline DrafterModel small_model(MaskKind kind, int64_t block = 4) {
-  DrafterModel m{.hidden = 12,
-                 .intermediate = 20,
+  DrafterModel m{.hidden = 16,
+                 .intermediate = 24,
                  .layers = 3,
                  .heads = 4,
                  .kv_heads = 2,
-                 .head_dim = 6,
+                 .head_dim = 8,
                  .vocab = 33,
                  .block = block,
                  .mask_token = 32,
@@ -87,27 +87,40 @@ inline std::vector<double> block_of(const Outcome& o, const DrafterModel& m, siz
   return {from, from + n};
 }
 
-template <class T> class DrafterRig {
+inline double largest(const std::vector<double>& v) {
+  double most = 0;
+  for (const double x : v) most = std::max(most, std::abs(x));
+  return most;
+}
+// of all gradients, those of one tensor
+inline std::vector<double> part(const std::vector<double>& flat, const ParameterLayout::Entry& e) {
+  return {flat.begin() + e.offset, flat.begin() + e.offset + e.count};
+}
+
+template <class T, Device device = Device::cpu> class DrafterRig {
  public:
   explicit DrafterRig(const DrafterModel& m, int64_t max_tokens = 64, int64_t blocks_per_pass = 64)
-      : arena_(Device::cpu),
+      : queue_(make_queue(device)),
+        arena_(device),
         drafter(make_drafter<T>(m, {max_tokens, blocks_per_pass, max_tokens + m.block}, arena_, queue_)),
         pass(make_pass_buffers<T>(m, drafter.limits, arena_)),
         embed_(arena_.take2<T>("embed", m.vocab, m.hidden)),
         head_(arena_.take2<T>("head", m.vocab, m.hidden)),
         row_("row", max_tokens, arena_) {
-    fill(embed_, random_matrix<Bf16>(11, m.vocab, m.hidden));
-    fill(head_, random_matrix<Bf16>(12, m.vocab, m.hidden));
+    fill_rows(embed_, random_matrix<Bf16>(11, m.vocab, m.hidden), queue_);
+    fill_rows(head_, random_matrix<Bf16>(12, m.vocab, m.hidden), queue_);
     // Gains away from 1 and matrices large enough that every part matters.
+    std::vector<float> weights(static_cast<size_t>(drafter.layout.count));
     for (const ParameterLayout::Entry& e : drafter.layout.entries) {
       const uint64_t name = fnv1a64(e.name);
       const double scale = e.shape.size() == 1 ? 0.2 : 1.2 / std::sqrt(static_cast<double>(e.shape.back()));
       for (int64_t i = 0; i < e.count; ++i) {
         const double x = scale * random_normal(13, name, static_cast<uint64_t>(i));
-        drafter.weights[e.offset + i] = static_cast<T>(round_bf16(static_cast<float>(x)));
-        if (e.shape.size() == 1) drafter.weights[e.offset + i] += 1;
+        weights[static_cast<size_t>(e.offset + i)] =
+            round_bf16(static_cast<float>(x)) + (e.shape.size() == 1 ? 1.0f : 0.0f);
       }
     }
+    set_weights(drafter, weights, queue_);
   }
   DrafterRig(const DrafterRig&) = delete;
   DrafterRig& operator=(const DrafterRig&) = delete;
@@ -115,39 +128,45 @@ template <class T> class DrafterRig {
   // What a row gives. Features that no block may read can be anything; those that are not given are NaN.
   Outcome run(const RowTokens& row, const RowBlocks& blocks, const Matrix& features,
               RowMode mode = RowMode::train) {
-    std::fill_n(drafter.grads, drafter.layout.count, Acc<T>(0));
+    clear_grads();
     const View2<T> x = drafter.context.x;
-    std::fill_n(x.data, x.rows * x.cols, std::numeric_limits<T>::quiet_NaN());
-    fill(x.rows_from(0, features.rows), features);
+    Matrix context(x.rows, x.cols, std::vector<double>(static_cast<size_t>(x.rows * x.cols), std::nan("")));
+    std::copy(features.values.begin(), features.values.end(), context.values.begin());
+    fill_rows(x, context, queue_);
     const Packed packed = row_.set(row.ids, row.lengths, queue_);
     Outcome out;
     std::vector<T> hidden;
     out.sums =
         run_blocks<T>(drafter, pass, packed.position, blocks, embed_, head_, rule, mode, queue_, &hidden);
-    out.hidden.assign(hidden.begin(), hidden.end());
-    out.grads.assign(drafter.grads, drafter.grads + drafter.layout.count);
+    for (const T h : hidden) out.hidden.push_back(element_value(h));
+    out.grads = grads();
     return out;
   }
   // The same from a slot of the mailbox, without the hidden states; nullopt where run_row finds NaN or
   // infinity.
   std::optional<Outcome> run_slot(const RowTokens& row, const RowBlocks& blocks,
                                   const std::vector<Bf16>& slot) {
-    std::fill_n(drafter.grads, drafter.layout.count, Acc<T>(0));
+    clear_grads();
     const Packed packed = row_.set(row.ids, row.lengths, queue_);
-    const auto sums = run_row<T>(drafter, pass, slot.data(), packed.tokens, packed.position, blocks, embed_,
-                                 head_, rule, RowMode::train, queue_);
+    const Buffer taps(device == Device::cpu ? Place::host : Place::device,
+                      static_cast<int64_t>(slot.size() * sizeof(Bf16)));
+    upload(taps.as<Bf16>(), slot, queue_);
+    const auto sums = run_row<T>(drafter, pass, taps.as<Bf16>(), packed.tokens, packed.position, blocks,
+                                 embed_, head_, rule, RowMode::train, queue_);
     if (!sums) return std::nullopt;
-    return Outcome{*sums, {}, {drafter.grads, drafter.grads + drafter.layout.count}};
+    return Outcome{*sums, {}, grads()};
+  }
+  std::vector<double> grads() const {
+    const std::vector<Acc<T>> g = downloaded<Acc<T>>(drafter.grads, drafter.layout.count, queue_);
+    return {g.begin(), g.end()};
   }
 
  private:
-  static void fill(const View2<T>& to, const Matrix& from) {
-    for (int64_t r = 0; r < from.rows; ++r) {
-      for (int64_t c = 0; c < from.cols; ++c) to.at(r, c) = static_cast<T>(from.at(r, c));
-    }
+  void clear_grads() {
+    zero(drafter.grads, drafter.layout.count * static_cast<int64_t>(sizeof(Acc<T>)), queue_);
   }
 
-  Queue queue_;
+  TestQueue queue_;
   Arena arena_;
 
  public:
