@@ -1,26 +1,23 @@
 // `decode`: speculative decoding of a shard's prompts as a server does it, and what the drafter saves.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <iostream>
 
 #include "apps/commands.hpp"
+#include "apps/decode_ranks.hpp"
 #include "apps/decode_report.hpp"
 #include "apps/with_queue.hpp"
-#include "comm/launcher.hpp"
-#include "core/log.hpp"
-#include "decode/decoder.hpp"
+#include "comm/collectives.hpp"
+#include "launch/prompt_decoder.hpp"
+#include "launch/responses.hpp"
 #include "model/synthetic.hpp"
 
 namespace slip {
 namespace {
 
-constexpr int64_t kPassTokens = 512;  // of a prompt at a time: bounds the activations
-using Clock = std::chrono::steady_clock;
+constexpr double kTimeout = 600;  // seconds that a rank waits for another's next response
 
 struct Models {
   TargetModel target;
@@ -49,70 +46,59 @@ template <class T> void fill_drafter(const DecodeOptions& o, Drafter<T>& d, cons
   set_weights(d, published_parameters(d.layout, o.drafter), queue);
 }
 
-// All prompts, one after another, with the block of `rule` cut to what the target's positions leave.
 template <class T>
-std::vector<Response> decode_all(const char* what, Decoder<T>& decoder, const Prompts& prompts,
-                                 const Models& m, SpeculateRule rule, double& seconds) {
-  std::vector<Response> out;
-  const int64_t max_new = rule.max_new;
-  const Clock::time_point began = Clock::now();
-  Clock::time_point said = began;
-  for (const Prompt& p : prompts.list) {
-    decoder.sampling.sequence = static_cast<uint64_t>(p.document);
-    rule.max_new = std::min(max_new, m.target.max_position - static_cast<int64_t>(p.ids.size()));
-    out.push_back(speculate(decoder, std::span<const int32_t>(p.ids), rule));
-    const Clock::time_point now = Clock::now();
-    if (now - said > std::chrono::seconds(5)) {
-      log_info(fmt::format("{}: {} of {} prompts", what, out.size(), prompts.list.size()));
-      said = now;
-    }
-  }
-  seconds = std::chrono::duration<double>(Clock::now() - began).count();
+Decoded decode(const DecodeOptions& o, const Models& m, const Prompts& prompts, const Comm* comm,
+               const Queue& queue) {
+  Arena arena(queue.device);
+  const DecodeRule rule{o.block, o.max_new, m.stops, static_cast<float>(o.temperature),
+                        static_cast<uint64_t>(o.seed)};
+  PromptDecoder<T> decoder(m.target, target_weights<T>(o, m, arena, queue), &m.drafter, prompts.longest(),
+                           rule, arena, queue);
+  fill_drafter(o, decoder.drafter(), queue);
+  const auto all = [&](const char* what, double& seconds, auto&& answer) {
+    if (comm != nullptr) barrier(*comm, deadline_in(kTimeout), "the models of the other ranks");
+    const Clock::time_point began = Clock::now();
+    std::vector<Response> out = answer_together(comm, prompts, what, kTimeout, answer);
+    seconds = seconds_since(began);
+    return out;
+  };
+  Decoded out;
+  out.responses = all("decoding", out.seconds, [&](const Prompt& p) { return decoder.answer(p); });
+  if (o.baseline)
+    out.plain =
+        all("without drafter", out.plain_seconds, [&](const Prompt& p) { return decoder.answer_plain(p); });
   return out;
 }
 
-template <class T>
-Decoded decode(const DecodeOptions& o, const Models& m, const Prompts& prompts, const Queue& queue) {
-  size_t longest = 0;
-  for (const Prompt& p : prompts.list) longest = std::max(longest, p.ids.size());
-  const int64_t positions =
-      std::min(static_cast<int64_t>(longest) + o.max_new, m.target.max_position) + o.block;
-  const CacheLimits limits{
-      positions, std::max(o.block, std::min<int64_t>(static_cast<int64_t>(longest), kPassTokens)), o.block};
-  Arena arena(queue.device);
-  CachedTarget<T> target = make_cached_target<T>(m.target, target_weights<T>(o, m, arena, queue),
-                                                 m.drafter.taps, limits, arena, queue);
-  CachedDrafter<T> drafter = make_cached_drafter<T>(m.drafter, o.block, limits, arena, queue);
-  fill_drafter(o, drafter.drafter, queue);
-  const Sampling sampling{static_cast<float>(o.temperature), static_cast<uint64_t>(o.seed), 0};
-  Decoded out;
-  {
-    Decoder<T> decoder(target, &drafter, queue);
-    decoder.sampling = sampling;
-    out.responses = decode_all("decoding", decoder, prompts, m, {o.block, o.max_new, m.stops}, out.seconds);
-  }
-  if (o.baseline) {
-    Decoder<T> decoder(target, nullptr, queue);
-    decoder.sampling = sampling;
-    out.plain =
-        decode_all("without drafter", decoder, prompts, m, {1, o.max_new, m.stops}, out.plain_seconds);
-  }
-  return out;
+// Everything that is read before memory is taken; refuses what does not fit together.
+void read_models(DecodeOptions& o, Models& m, Prompts& prompts) {
+  m.target = read_target_config(o.target);
+  m.drafter = o.untrained || o.synthetic ? read_new_drafter_config(o.drafter, m.target)
+                                         : read_drafter_config(o.drafter);
+  check_fit(m.drafter, m.target, o.target);
+  if (o.block > m.drafter.block)
+    fail_usage(
+        fmt::format("--block: {} is above the trained {} ({})", o.block, m.drafter.block, m.drafter.source));
+  if (o.block == 0) o.block = m.drafter.block;
+  m.stops = stop_tokens(o.target, m.target.vocab);
+  prompts = read_prompts(o.prompts, m.target.vocab, m.target.max_position, o.documents);
 }
 
 }  // namespace
 
-int run_decode(const Arguments& arguments) {
+int run_decode(const Arguments& arguments, int& argc, char**& argv) {
   DecodeOptions o;
   std::string temperature = "0", precision, device_text = "auto";
-  bool json = false;
+  bool json = false, share_gpu = false;
   Options options(
       "decode", "--target DIR --drafter DIR --prompts SHARD",
       "Speculative decoding of prompts with key/value caches, as a server does it: the drafter proposes a "
       "block, one call of\n"
       "the target verifies it. Where documents have answers, the prompt is what stands before the first "
       "supervised token.\n"
-      "Reports the acceptance length (tokens a call of the target yields) and what it is made of.");
+      "Reports the acceptance length (tokens a call of the target yields) and what it is made of. Started "
+      "with mpirun the ranks\n"
+      "share the prompts; the report is the same.");
   options.need("target", &o.target, "folder of the target: config.json and safetensors")
       .need("drafter", &o.drafter, "folder of the drafter: config.json and model.safetensors")
       .need("prompts", &o.prompts, "token shard, glob or several separated by commas")
@@ -131,11 +117,9 @@ int run_decode(const Arguments& arguments) {
       .flag("synthetic-weights", &o.synthetic,
             "made-up weights for both from their config.json alone, for timing")
       .text("precision", &precision, "fp32 or bf16; bf16 on a GPU unless told")
-      .text("device", &device_text, "auto, cpu or cuda");
+      .text("device", &device_text, "auto, cpu or cuda")
+      .flag("share-gpu", &share_gpu, "let ranks share a GPU");
   if (!options.parse(arguments)) return kOk;
-  const LauncherEnv env = launcher_env([](const char* name) -> const char* { return std::getenv(name); });
-  if (std::max({env.ompi_size, env.pmi_size, env.slurm_step_tasks}) > 1)
-    fail_usage("decode runs on one rank: start it without a launcher");
   const auto at_least = [](const char* name, int64_t value, int64_t least) {
     if (value < least) fail_usage(fmt::format("--{}: {} is below {}", name, value, least));
   };
@@ -145,19 +129,17 @@ int run_decode(const Arguments& arguments) {
   const Device device = choose_device_kind(device_text);
   if (precision.empty()) precision = device == Device::cpu ? "fp32" : "bf16";
   const bool bf16 = bf16_asked(precision, device);
+  const std::unique_ptr<MpiSession> mpi = decode_session(argc, argv);
+  const Comm* const comm = mpi ? &mpi->world() : nullptr;
   Models m;
-  m.target = read_target_config(o.target);
-  m.drafter = o.untrained || o.synthetic ? read_new_drafter_config(o.drafter, m.target)
-                                         : read_drafter_config(o.drafter);
-  check_fit(m.drafter, m.target, o.target);
-  if (o.block > m.drafter.block)
-    fail_usage(
-        fmt::format("--block: {} is above the trained {} ({})", o.block, m.drafter.block, m.drafter.source));
-  if (o.block == 0) o.block = m.drafter.block;
-  m.stops = stop_tokens(o.target, m.target);
-  const Prompts prompts = read_prompts(o.prompts, m.target, o.documents);
-  const Decoded d =
-      with_queue(device, bf16, [&]<class T>(const Queue& queue) { return decode<T>(o, m, prompts, queue); });
+  Prompts prompts;
+  const int refused = on_all_ranks(comm, kTimeout, [&] { read_models(o, m, prompts); });
+  if (refused != kOk) return refused;
+  if (mpi) o.ranks = mpi->size();
+  const Decoded d = with_queue(
+      device, bf16, [&]<class T>(const Queue& queue) { return decode<T>(o, m, prompts, comm, queue); },
+      gpu_of_rank(device, mpi.get(), share_gpu));
+  if (mpi && mpi->rank() != 0) return kOk;
   const std::string kind = fmt::format("{} {}", device == Device::cpu ? "cpu" : "cuda", precision);
   std::cout << (json ? decode_json(o, kind, prompts, d) : decode_text(o, kind, prompts, d));
   return kOk;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/inspect_text.hpp"
+#include "launch/decode_figures.hpp"
 
 namespace slip {
 namespace {
@@ -13,25 +14,8 @@ std::vector<int32_t> ids_of(const Response& r) {
   return ids;
 }
 
-Acceptance acceptance_of(const Decoded& d, const Prompts& prompts, int64_t block, int family) {
-  std::vector<const Response*> some;
-  for (size_t i = 0; i < d.responses.size(); ++i) {
-    if (family < -1 || prompts.list[i].family == family) some.push_back(&d.responses[i]);
-  }
-  return acceptance(some, block);
-}
-constexpr int kAll = -2;
-
 double rate(int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
-}
-
-Facts acceptance_facts(const Acceptance& a) {
-  return {{"documents", a.responses},   {"tokens", a.tokens},
-          {"cycles", a.cycles},         {"target_calls", a.target_calls()},
-          {"pooled", a.pooled},         {"mean", a.mean},
-          {"pooled_raw", a.pooled_raw}, {"mean_raw", a.mean_raw},
-          {"histogram", a.histogram},   {"per_slot", a.per_slot}};
 }
 
 // Where the two ways of decoding part, and how close the target's call was there.
@@ -51,17 +35,6 @@ Facts differences(const Prompts& prompts, const Decoded& d) {
                    {"without", choice(d.plain[i])}});
   }
   return out;
-}
-
-std::vector<int> families_of(const Prompts& prompts) {
-  std::vector<int> out;
-  for (size_t f = 0; f < prompts.families.size(); ++f) out.push_back(static_cast<int>(f));
-  const auto none = [](const Prompt& p) { return p.family < 0; };
-  if (!out.empty() && std::any_of(prompts.list.begin(), prompts.list.end(), none)) out.push_back(-1);
-  return out;
-}
-std::string family_name(const Prompts& prompts, int f) {
-  return f < 0 ? "(none)" : prompts.families[static_cast<size_t>(f)];
 }
 
 int64_t token_count(const std::vector<Response>& responses) {
@@ -89,8 +62,9 @@ int64_t first_difference(const Response& a, const Response& b) {
 std::string decode_json(const DecodeOptions& o, const std::string& kind, const Prompts& prompts,
                         const Decoded& d) {
   Facts out{{"target", o.target}, {"drafter", o.drafter}, {"prompts", o.prompts},         {"device", kind},
-            {"block", o.block},   {"max_new", o.max_new}, {"temperature", o.temperature}, {"seed", o.seed}};
-  out.update(acceptance_facts(acceptance_of(d, prompts, o.block, kAll)));
+            {"block", o.block},   {"max_new", o.max_new}, {"temperature", o.temperature}, {"seed", o.seed},
+            {"ranks", o.ranks}};
+  out.update(acceptance_json(acceptance_of(d.responses, o.block)));
   out["seconds"] = d.seconds;
   out["tokens_per_s"] = rate(token_count(d.responses), d.seconds);
   if (o.baseline) {
@@ -103,10 +77,7 @@ std::string decode_json(const DecodeOptions& o, const std::string& kind, const P
                        {"seconds", d.plain_seconds},
                        {"tokens_per_s", rate(token_count(d.plain), d.plain_seconds)}};
   }
-  Facts families = Facts::object();
-  for (const int f : families_of(prompts))
-    if (const Acceptance a = acceptance_of(d, prompts, o.block, f); a.responses > 0)
-      families[family_name(prompts, f)] = acceptance_facts(a);
+  const Facts families = families_json(acceptance_by_family(prompts, d.responses, o.block));
   if (!families.empty()) out["families"] = families;
   Facts list = Facts::array();
   for (size_t i = 0; i < d.responses.size(); ++i) {
@@ -121,7 +92,8 @@ std::string decode_json(const DecodeOptions& o, const std::string& kind, const P
               {"stopped", r.stopped},
               {"ids", ids_of(r)}};
     if (!prompts.text.empty()) one["text"] = prompts.text(ids_of(r));
-    if (prompts.list[i].family >= 0) one["family"] = family_name(prompts, prompts.list[i].family);
+    if (prompts.list[i].family >= 0)
+      one["family"] = prompts.families[static_cast<size_t>(prompts.list[i].family)];
     list.push_back(one);
   }
   out["responses"] = list;
@@ -130,7 +102,7 @@ std::string decode_json(const DecodeOptions& o, const std::string& kind, const P
 
 std::string decode_text(const DecodeOptions& o, const std::string& kind, const Prompts& prompts,
                         const Decoded& d) {
-  const Acceptance a = acceptance_of(d, prompts, o.block, kAll);
+  const Acceptance a = acceptance_of(d.responses, o.block);
   std::string out = fmt::format("{} prompts of {}, {}, block {}, temperature {}\n", a.responses, o.prompts,
                                 kind, o.block, o.temperature);
   for (size_t i = 0; i < d.responses.size() && static_cast<int64_t>(i) < o.show; ++i) {
@@ -159,12 +131,9 @@ std::string decode_text(const DecodeOptions& o, const std::string& kind, const P
                                                    rate(token_count(d.plain), d.plain_seconds)));
     for (const Facts& f : differ) out += fact_row("  differs", f.dump());
   }
-  for (const int f : families_of(prompts)) {
-    const Acceptance one = acceptance_of(d, prompts, o.block, f);
-    if (one.responses == 0) continue;
-    out += fact_row("  " + printable(family_name(prompts, f)),
-                    fmt::format("{:.2f} pooled, {:.2f} mean, {} responses, {} tokens", one.pooled, one.mean,
-                                one.responses, one.tokens));
+  for (const auto& [name, one] : acceptance_by_family(prompts, d.responses, o.block)) {
+    out += fact_row("  " + printable(name), fmt::format("{:.2f} pooled, {:.2f} mean, {} responses, {} tokens",
+                                                        one.pooled, one.mean, one.responses, one.tokens));
   }
   return out;
 }

@@ -3,14 +3,14 @@
 #include <string>
 #include <vector>
 
-#include "apps/decode_prompts.hpp"
 #include "decode/acceptance.hpp"
+#include "io/prompts.hpp"
 
 namespace slip {
 
 struct DecodeOptions {
   std::string target, drafter, prompts;
-  int64_t max_new = 256, block = 0, seed = 0, show = 0, documents = 0;
+  int64_t max_new = 256, block = 0, seed = 0, show = 0, documents = 0, ranks = 1;
   double temperature = 0;
   bool baseline = false, untrained = false, synthetic = false;
 };

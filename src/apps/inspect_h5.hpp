@@ -1,18 +1,12 @@
 // What `inspect` reads of an HDF5 file beyond what training needs.
 #pragma once
 #include <string>
-#include <vector>
 
 #include "apps/inspect.hpp"
-#include "io/h5.hpp"
+#include "io/h5_whole.hpp"
 
 namespace slip {
 
 Facts h5_attributes(const std::string& path, const H5Id& object);  // integers and text, by name
-bool h5_has(const H5Id& file, const char* name);
-// A dataset of one dimension and `count` values; fail_input for another length or kind.
-std::vector<int64_t> h5_integers(const std::string& path, const H5Id& file, const char* name, int64_t count);
-std::string h5_bytes(const std::string& path, const H5Id& file, const char* name);
-std::vector<std::string> h5_texts(const std::string& path, const H5Id& file, const char* name);
 
 }  // namespace slip

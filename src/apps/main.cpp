@@ -51,7 +51,7 @@ int run(int& argc, char**& argv) {
   if (all[0] == "features") return run_features(rest);
   if (all[0] == "step") return run_step(rest);
   if (all[0] == "inspect") return run_inspect(rest);
-  if (all[0] == "decode") return run_decode(rest);
+  if (all[0] == "decode") return run_decode(rest, argc, argv);
   if (all[0] == "bench" && !rest.empty() && rest[0] == "wire")
     return run_bench_wire({rest.begin() + 1, rest.end()}, argc, argv);
   if (all[0] == "bench") return run_bench(rest);

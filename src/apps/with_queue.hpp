@@ -5,15 +5,15 @@
 
 namespace slip {
 
-// Calls f.template operator()<T>(queue): float on the CPU, float or Bf16 on a GPU.
-template <class F> auto with_queue(Device device, bool bf16, F&& f) {
+// Calls f.template operator()<T>(queue): float on the CPU, float or Bf16 on a GPU, that of number `gpu`.
+template <class F> auto with_queue(Device device, bool bf16, F&& f, int gpu = 0) {
   if (device == Device::cpu) return f.template operator()<float>(Queue{});
 #if SLIP_HAVE_CUDA
-  const CudaQueue cuda(0);
+  const CudaQueue cuda(gpu);
   if (bf16) return f.template operator()<Bf16>(cuda.queue());
   return f.template operator()<float>(cuda.queue());
 #else
-  (void)bf16;
+  (void)bf16, (void)gpu;
   fail("this build has no CUDA back end");
 #endif
 }

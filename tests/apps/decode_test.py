@@ -11,9 +11,9 @@ END = "<|im_end|>"
 
 
 class Decode(Folder):
-    def decode(self, *options, prompts=PROMPTS, drafter=TRAINED):
+    def decode(self, *options, prompts=PROMPTS, drafter=TRAINED, ranks=None):
         done = run("decode", "--target", TARGET, "--drafter", drafter, "--prompts", prompts, "--device", DEVICE, "--json", *options,
-                   timeout=300)
+                   timeout=300, ranks=ranks)
         self.assertEqual(done.code, 0, done)
         return json.loads(done.out)
 
@@ -86,6 +86,28 @@ class Quick(Decode):
                 self.assertEqual((done.code, done.out, len(done.err.splitlines())), (code, "", 1), done)
                 for part in parts:
                     self.assertIn(part, done.err)
+
+
+class Ranks(Decode):
+    def test_the_same_report(self):
+        options = "--baseline", "--documents", 7, "--max-new", 30
+        want = self.decode(*options)
+        for ranks in (2, 3):
+            got = self.decode(*options, ranks=ranks)
+            self.assertEqual((got["ranks"], want["ranks"]), (ranks, 1))
+            for r in (got, want):
+                for timing in ("seconds", "tokens_per_s"):
+                    r.pop(timing, None), r["baseline"].pop(timing, None)
+            self.assertEqual({**got, "ranks": 1}, want)
+
+    def test_more_ranks_than_prompts_and_sampling(self):
+        options = "--documents", 2, "--max-new", 20, "--temperature", 0.9, "--seed", 4
+        ids = [[r["ids"] for r in self.decode(*options, ranks=n)["responses"]] for n in (None, 3)]
+        self.assertEqual(ids[0], ids[1])
+
+    def test_a_refusal_is_said_once(self):
+        done = run("decode", "--target", TARGET, "--drafter", TRAINED, "--prompts", self.folder / "absent.h5", "--device", "cpu", ranks=2)
+        self.assertEqual((done.code, done.out, done.err.count("absent.h5")), (3, "", 1), done)
 
 
 class Golden(Decode):  # thousands of calls of the target: not where the code is not optimised

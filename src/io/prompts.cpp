@@ -1,11 +1,11 @@
-#include "apps/decode_prompts.hpp"
+#include "io/prompts.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 
-#include "apps/inspect_h5.hpp"
+#include "io/h5_whole.hpp"
 #include "io/json_file.hpp"
 #include "io/token_shard.hpp"
 
@@ -33,7 +33,7 @@ std::vector<int> read_families(const TokenShard& s, std::vector<std::string>& na
   return out;
 }
 
-std::vector<int32_t> read_prompt(const TokenShard& s, int64_t document, const TargetModel& model) {
+std::vector<int32_t> read_prompt(const TokenShard& s, int64_t document, int64_t most) {
   const int64_t first = s.offsets[static_cast<size_t>(document)],
                 length = s.offsets[static_cast<size_t>(document) + 1] - first;
   std::vector<uint8_t> mask(static_cast<size_t>(length));
@@ -41,9 +41,9 @@ std::vector<int32_t> read_prompt(const TokenShard& s, int64_t document, const Ta
   const int64_t prompt = std::find(mask.begin(), mask.end(), uint8_t{1}) - mask.begin();
   const std::string place = fmt::format("{}: document {}", s.info.path, document);
   if (prompt == 0) fail_input(place + " begins with a supervised token: there is no prompt before it");
-  if (prompt >= model.max_position) {
+  if (prompt >= most) {
     fail_input(fmt::format("{}: the prompt has {} tokens, the target takes {} (max_position_embeddings)",
-                           place, prompt, model.max_position));
+                           place, prompt, most));
   }
   std::vector<int32_t> ids(static_cast<size_t>(prompt));
   read_ids(s, first, prompt, ids.data());
@@ -79,9 +79,15 @@ std::string TokenText::operator()(const std::vector<int32_t>& ids) const {
   return out;
 }
 
-Prompts read_prompts(const std::string& globs, const TargetModel& model, int64_t most) {
+int64_t Prompts::longest() const {
+  size_t n = 0;
+  for (const Prompt& p : list) n = std::max(n, p.ids.size());
+  return static_cast<int64_t>(n);
+}
+
+Prompts read_prompts(const std::string& globs, int64_t vocab, int64_t max_position, int64_t most) {
   const std::vector<std::string> paths = expand_globs(globs);
-  TokenCorpus(paths, 0).validate(model.vocab);
+  TokenCorpus(paths, 0).validate(vocab);
   Prompts out;
   int64_t document = 0;
   for (const std::string& path : paths) {
@@ -93,17 +99,17 @@ Prompts read_prompts(const std::string& globs, const TargetModel& model, int64_t
     }
     for (int64_t d = 0; d < s.info.documents; ++d, ++document) {
       if (most > 0 && document >= most) break;
-      out.list.push_back({document, read_prompt(s, d, model), family[static_cast<size_t>(d)]});
+      out.list.push_back({document, read_prompt(s, d, max_position), family[static_cast<size_t>(d)]});
     }
   }
   if (out.list.empty()) fail_input(fmt::format("{}: no documents", globs));
   return out;
 }
 
-std::vector<int32_t> stop_tokens(const std::string& target_folder, const TargetModel& model) {
+std::vector<int32_t> stop_tokens(const std::string& target_folder, int64_t vocab) {
   std::vector<int32_t> out;
-  add_stops(target_folder + "/generation_config.json", model.vocab, out);
-  add_stops(target_folder + "/config.json", model.vocab, out);
+  add_stops(target_folder + "/generation_config.json", vocab, out);
+  add_stops(target_folder + "/config.json", vocab, out);
   return out;
 }
 

@@ -1,10 +1,9 @@
-// What `decode` reads besides the models: prompts of token shards, the tokens that end a response, the text
+// What decoding reads besides the models: prompts of token shards, the tokens that end a response, the text
 // of tokens.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
-
-#include "model/config.hpp"
 
 namespace slip {
 
@@ -31,12 +30,13 @@ struct Prompts {
   std::vector<Prompt> list;
   std::vector<std::string> families;
   TokenText text;
+  int64_t longest() const;  // tokens of the longest prompt; 0: there are none
 };
 // The first `most` documents (0: all): each up to its first supervised token. fail_input for a prompt of no
-// tokens or one that leaves no room for an answer within the target's positions.
-Prompts read_prompts(const std::string& globs, const TargetModel&, int64_t most);
+// tokens or one that leaves no room for an answer within the target's `max_position`.
+Prompts read_prompts(const std::string& globs, int64_t vocab, int64_t max_position, int64_t most);
 
 // eos_token_id, a number or a list, of generation_config.json and config.json together.
-std::vector<int32_t> stop_tokens(const std::string& target_folder, const TargetModel&);
+std::vector<int32_t> stop_tokens(const std::string& target_folder, int64_t vocab);
 
 }  // namespace slip
