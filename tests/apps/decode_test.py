@@ -12,8 +12,8 @@ END = "<|im_end|>"
 
 class Decode(Folder):
     def decode(self, *options, prompts=PROMPTS, drafter=TRAINED, ranks=None):
-        done = run("decode", "--target", TARGET, "--drafter", drafter, "--prompts", prompts, "--device", DEVICE, "--json", *options,
-                   timeout=300, ranks=ranks)
+        done = run("decode", "--target", TARGET, "--drafter", drafter, "--prompts", prompts, "--device", DEVICE, "--precision", "fp32",
+                   "--json", *options, timeout=300, ranks=ranks)
         self.assertEqual(done.code, 0, done)
         return json.loads(done.out)
 

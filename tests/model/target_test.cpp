@@ -220,7 +220,7 @@ class DoublingTarget : public ::testing::Test {
     write_safetensors(folder_ / "model.safetensors", tensors_);
     write_file(folder_ / "config.json",
                R"({"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 6,
-      "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 4, "vocab_size": 16, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+      "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 16, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
       "max_position_embeddings": 64, "tie_word_embeddings": )" +
                    std::string(tied ? "true" : "false") + "}");
   }
