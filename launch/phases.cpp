@@ -37,8 +37,11 @@ void Phases::at(int64_t step, const char* phase) {
 }
 
 void Phases::fault_point(int64_t step, const std::string& place) {
-  if (action_.empty() || fault_phase_ != place || fault_step_ != step) return;
+  if (fault_phase_ != place || fault_step_ != step) return;
+  std::unique_lock lock(mutex_);
   const std::string action = std::exchange(action_, "");
+  lock.unlock();
+  if (action.empty()) return;
   log_warn(fmt::format("test fault {} at step {} in phase {}, process {}", action, step, place, getpid()));
   if (action == "kill") std::raise(SIGKILL);
   if (action == "stop") std::raise(SIGSTOP);

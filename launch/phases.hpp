@@ -4,6 +4,7 @@
 // main thread alone stands still) or sleep=SECONDS.
 #pragma once
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 namespace slip {
@@ -18,13 +19,16 @@ class Phases {
   void at(int64_t step, const char* phase);
   // A place within a phase, for tests alone: save/drafter, save/optimizer, save/trainer, save/manifest,
   // save/rename.
+  // Any thread may say it.
   void fault_point(int64_t step, const std::string& place);
   void at_same_step(const char* phase) { at(step_, phase); }
 
  private:
   Heartbeat* heartbeat_;
   int64_t step_ = 0, fault_step_ = 0;
-  std::string fault_phase_, action_;
+  std::string fault_phase_;
+  std::mutex mutex_;
+  std::string action_;  // under mutex_
 };
 
 }  // namespace slip

@@ -6,6 +6,7 @@
 
 #include "comm/collectives.hpp"
 #include "core/log.hpp"
+#include "launch/checkpoint_saver.hpp"
 #include "launch/feature_feed.hpp"
 #include "launch/gradient_sum.hpp"
 #include "launch/rank.hpp"
@@ -36,7 +37,8 @@ template <class T> class DrafterRank {
         optimizer_(make_optimizer<T>(drafter_, o.config.train, arena, queue)),
         row_("drafter.row", o.config.data.row_tokens, arena),
         feed_(o, in, plan, ranks, rows_, frozen_, arena, queue),
-        gradients_(drafter_, ranks, o.config.comm.timeout_s, queue) {}
+        gradients_(drafter_, ranks, o.config.comm.timeout_s, queue),
+        saver_(o.config.checkpoint, checkpoint_folder(o.config), in.drafter, drafter_.layout, ranks.phases) {}
 
   int run();
 
@@ -86,6 +88,7 @@ template <class T> class DrafterRank {
   int64_t ahead_epoch_ = 0, ahead_step_ = 0, ahead_in_step_ = 0, ahead_steps_ = 0;
   double waited_s_ = 0;
   int64_t saved_step_ = -1;
+  CheckpointSaver saver_;
   Clock::time_point started_ = Clock::now(), saved_at_ = Clock::now();
 };
 
@@ -263,21 +266,7 @@ template <class T> void DrafterRank<T>::save(const char* why) {
   if (!writes()) return;
   if (!saves())
     return log_info("no checkpoint is written: the weights are synthetic (--publish-synthetic writes it)");
-  const int64_t n = drafter_.layout.count, bytes = n * static_cast<int64_t>(sizeof(float));
-  SavedOptimizer host;
-  for (auto [to, from] :
-       {std::pair{&host.master, optimizer_.master}, {&host.m, optimizer_.m}, {&host.v, optimizer_.v}}) {
-    to->resize(static_cast<size_t>(n));
-    copy_to_host(to->data(), from, bytes, queue_);
-  }
-  synchronize(queue_);
-  const CheckpointConfig& c = o_.config.checkpoint;
-  const auto wrote = [&](const char* file) {
-    if (ranks_.phases != nullptr) ranks_.phases->fault_point(state_.step, std::string("save/") + file);
-  };
-  const std::string path = save_checkpoint(checkpoint_folder(o_.config), in_.drafter, drafter_.layout, host,
-                                           state_, c.keep, c.keep_every, wrote);
-  log_info(fmt::format("saved {} ({})", path, why));
+  saver_.start({optimizer_.master, optimizer_.m, optimizer_.v}, state_, why, queue_);
 }
 
 template <class T> int DrafterRank<T>::run() {
@@ -310,6 +299,7 @@ template <class T> int DrafterRank<T>::run() {
                       .wait_features_s = 0,
                       .target_wait_share = 0};
     const bool updated = update(sums, report);
+    saver_.poll();
     advance_cursor();
     report.step = state_.step;
     report.seconds = seconds_since(last);
@@ -328,6 +318,7 @@ template <class T> int DrafterRank<T>::run() {
   }
   feed_.finish();
   save(stopped ? "asked to stop" : "the end");
+  saver_.wait();
   if (!writes()) return stopped ? kStopped : kOk;
   if (stopped) {
     log_info(fmt::format("stopped after step {} of {}; go on with --resume auto", state_.step,

@@ -126,6 +126,8 @@ std::vector<std::string> contradictions(const Config& c) {
   at_least("checkpoint.every_minutes", c.checkpoint.every_minutes, 0.0);
   at_least("checkpoint.keep", c.checkpoint.keep, int64_t{0});
   at_least("checkpoint.keep_every", c.checkpoint.keep_every, int64_t{0});
+  at_least("checkpoint.retries", c.checkpoint.retries, int64_t{0});
+  at_least("checkpoint.retry_s", c.checkpoint.retry_s, 0.0);
   at_least("eval.anchors", c.eval.anchors, int64_t{1});
   at_least("eval.every_steps", c.eval.every_steps, int64_t{0});
   at_least("log.every_steps", c.log.every_steps, int64_t{1});

@@ -51,6 +51,9 @@ struct CheckpointConfig {
   double every_minutes = 0;
   int64_t keep = 3;
   int64_t keep_every = 0;
+  bool background = true;
+  int64_t retries = 0;
+  double retry_s = 60;
 };
 struct EvalConfig {
   std::string tokens;
@@ -125,6 +128,10 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("checkpoint.keep", c.checkpoint.keep, "complete checkpoints to keep; 0: all");
   f("checkpoint.keep_every", c.checkpoint.keep_every,
     "checkpoints whose step is a multiple of this are kept for ever; 0: none");
+  f("checkpoint.background", c.checkpoint.background,
+    "write while training goes on, where the host has memory for a copy of the state");
+  f("checkpoint.retries", c.checkpoint.retries, "times a failed save is tried again before the run ends");
+  f("checkpoint.retry_s", c.checkpoint.retry_s, "seconds between them");
   f("eval.tokens", c.eval.tokens, "held-out token shards; empty: no evaluation");
   f("eval.anchors", c.eval.anchors, "anchors per held-out document");
   f("eval.every_steps", c.eval.every_steps, "evaluate every so many steps; 0: at the start and the end only");

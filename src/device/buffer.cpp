@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #if SLIP_HAVE_CUDA
@@ -37,6 +38,16 @@ Buffer::Buffer(Place place, int64_t bytes) : bytes_(bytes) {
 #endif
   }
   data_ = std::unique_ptr<void, Free>(p, Free{place});
+}
+
+int64_t host_bytes_available() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  int64_t kib = 0;
+  for (std::string unit; file >> name >> kib; std::getline(file, unit)) {
+    if (name == "MemAvailable:") return kib * 1024;
+  }
+  return 0;
 }
 
 void Buffer::Free::operator()(void* p) const noexcept {

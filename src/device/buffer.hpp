@@ -29,6 +29,8 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
+int64_t host_bytes_available();  // that could be taken without swapping; 0: unknown
+
 // Copies and fills in queue order. On a CUDA queue `device` memory is device memory and copies are
 // asynchronous: the host side must stay until the queue has passed it.
 void copy_to_device(void* device, const void* host, int64_t bytes, const Queue&);

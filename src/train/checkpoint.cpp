@@ -33,20 +33,20 @@ int64_t step_of(const std::string& name) {
 }
 
 std::vector<TensorToWrite> named(const std::string& prefix, const ParameterLayout& layout,
-                                 const std::vector<float>& flat) {
+                                 const float* flat) {
   std::vector<TensorToWrite> out;
   for (const ParameterLayout::Entry& e : layout.entries)
-    out.push_back({prefix + e.name, Dtype::f32, e.shape, flat.data() + e.offset});
+    out.push_back({prefix + e.name, Dtype::f32, e.shape, flat + e.offset});
   return out;
 }
 
 // The published weights are the masters rounded to bf16: what a new drafter started from and what is served.
 void write_drafter(const std::string& folder, const DrafterModel& model, const ParameterLayout& layout,
-                   const std::vector<float>& master) {
+                   const float* master) {
   fs::create_directory(folder);
   write_text_durably(folder + "/config.json", drafter_config_json(model));
-  std::vector<Bf16> bits(master.size());
-  std::transform(master.begin(), master.end(), bits.begin(), to_bf16);
+  std::vector<Bf16> bits(static_cast<size_t>(layout.count));
+  std::transform(master, master + layout.count, bits.begin(), to_bf16);
   std::vector<TensorToWrite> tensors;
   for (const ParameterLayout::Entry& e : layout.entries)
     tensors.push_back({e.name, Dtype::bf16, e.shape, bits.data() + e.offset});
@@ -119,7 +119,7 @@ struct Unfinished {
 }  // namespace
 
 std::string save_checkpoint(const std::string& folder, const DrafterModel& model,
-                            const ParameterLayout& layout, const SavedOptimizer& optimizer,
+                            const ParameterLayout& layout, const OptimizerState& optimizer,
                             const TrainerState& state, int64_t keep, int64_t keep_every,
                             const std::function<void(const char*)>& wrote) {
   fs::create_directories(folder);
@@ -136,8 +136,8 @@ std::string save_checkpoint(const std::string& folder, const DrafterModel& model
   fs::create_directory(partial + "/state");
   std::vector<TensorToWrite> tensors;
   for (const auto& [prefix, flat] :
-       {std::pair{"master.", &optimizer.master}, {"m.", &optimizer.m}, {"v.", &optimizer.v}}) {
-    for (TensorToWrite& t : named(prefix, layout, *flat)) tensors.push_back(std::move(t));
+       {std::pair{"master.", optimizer.master}, {"m.", optimizer.m}, {"v.", optimizer.v}}) {
+    for (TensorToWrite& t : named(prefix, layout, flat)) tensors.push_back(std::move(t));
   }
   write_safetensors(partial + "/state/optimizer.safetensors", tensors);
   tell("optimizer");

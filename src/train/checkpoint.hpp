@@ -27,13 +27,16 @@ struct TrainerState {
 struct SavedOptimizer {
   std::vector<float> master, m, v;  // flat, in the order of the layout
 };
+struct OptimizerState {  // the same, owned by somebody else
+  const float *master, *m, *v;
+};
 
 // Returns the checkpoint's path. Keeps the newest `keep` complete ones (0: all), and those whose step is a
 // multiple of `keep_every` (0: none). Refuses before it writes when the file system has too little room;
 // whatever fails, the checkpoints that are there stay, and what was written goes. `wrote` hears of each file:
 // tests stop there.
 std::string save_checkpoint(const std::string& folder, const DrafterModel&, const ParameterLayout&,
-                            const SavedOptimizer&, const TrainerState&, int64_t keep, int64_t keep_every = 0,
+                            const OptimizerState&, const TrainerState&, int64_t keep, int64_t keep_every = 0,
                             const std::function<void(const char*)>& wrote = {});
 
 // The complete checkpoint with the highest step, sizes checked; incomplete ones are named in the log.

@@ -45,6 +45,10 @@ class Run(Folder):
         """Hashes of what a checkpoint holds."""
         return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(self.checkpoint(step).rglob("*")) if f.is_file()}
 
+    def weights(self, step):
+        """The same without the settings."""
+        return {name: h for name, h in self.state(step).items() if name.endswith(".safetensors")}
+
     def processes(self):
         """Of the run with this configuration."""
         found = []
@@ -160,6 +164,36 @@ class Saving(Run):
         self.assertEqual(sorted(p.name for p in (self.folder / "run/checkpoints").iterdir()), ["latest", "step-00000004"])
         self.resume(ranks=None)
         self.assertTrue((self.checkpoint(STEPS) / "manifest.json").exists())
+
+    def test_tried_again(self):
+        job = self.start("train:3:0:sleep=1", checkpoint_retries=9, checkpoint_retry_s=0.2, **ALONE)
+        self.wait_for("test fault", job)
+        resource.prlimit(job.pid, resource.RLIMIT_FSIZE, (3 << 20, resource.RLIM_INFINITY))
+        self.wait_for("File too large", job)
+        self.wait_for("again in 0.2 s, checkpoint.retries allows 8 more", job)
+        resource.prlimit(job.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        self.assertEqual(job.wait(timeout=60), 0, self.said.read_text())
+        for step in (HALF, STEPS):
+            self.assertTrue((self.checkpoint(step) / "manifest.json").exists())
+        again = self.weights(HALF)
+        shutil.rmtree(self.folder / "run")
+        self.finish(None, 0, **ALONE)
+        self.assertEqual(self.weights(HALF), again)
+
+    def test_beside_training(self):
+        """While a file of the first checkpoint is written, the other steps are made, and the checkpoint is that of its step."""
+        seen = {}
+        for background in (True, False):
+            job = self.start(f"save/drafter:{HALF}:0:sleep=2", checkpoint_background=str(background).lower(), **ALONE)
+            self.wait_for("test fault", job)
+            time.sleep(1)
+            steps = len(self.metrics())
+            self.assertFalse(self.checkpoint(HALF).exists())
+            self.assertEqual(steps, STEPS if background else HALF)
+            self.assertEqual(job.wait(timeout=60), 0, self.said.read_text())
+            seen[background] = [self.weights(step) for step in (HALF, STEPS)]
+            shutil.rmtree(self.folder / "run")
+        self.assertEqual(seen[True], seen[False])
 
     def test_a_full_disk(self):
         self.finish(f"train:{HALF}:0:usr1", 75, **ALONE)

@@ -1,0 +1,97 @@
+#include "launch/checkpoint_saver.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+
+#include "core/log.hpp"
+#include "launch/phases.hpp"
+
+namespace slip {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(const CheckpointConfig& config, std::string folder,
+                                 const DrafterModel& model, const ParameterLayout& layout, Phases* phases)
+    : config_(config), folder_(std::move(folder)), model_(model), layout_(layout), phases_(phases) {}
+
+CheckpointSaver::~CheckpointSaver() {
+  try {
+    wait();
+  } catch (const std::exception& e) {
+    log_error(e.what());
+  }
+}
+
+void CheckpointSaver::copy(const OptimizerState& from, const Queue& queue) {
+  const int64_t bytes = layout_.count * static_cast<int64_t>(sizeof(float));
+  if (copy_.bytes() == 0) {
+    // Beside training the copy stays for the whole run: it may take half of what is free, the bf16 weights
+    // that are made while writing included.
+    const int64_t needed = 3 * bytes + bytes / 2, there = host_bytes_available();
+    beside_ = config_.background && there >= 2 * needed;
+    if (config_.background && !beside_)
+      log_info(
+          fmt::format("checkpoints are written while training waits: a copy of the state needs {} bytes, "
+                      "{} are free on the host",
+                      needed, there));
+    copy_ = Buffer(beside_ && !queue.on_cpu() ? Place::pinned : Place::host, 3 * bytes);
+  }
+  float* to = copy_.as<float>();
+  for (const float* part : {from.master, from.m, from.v}) {
+    copy_to_host(to, part, bytes, queue);
+    to += layout_.count;
+  }
+  synchronize(queue);
+}
+
+void CheckpointSaver::write(const TrainerState& state, const std::string& why) const {
+  const Clock::time_point began = Clock::now();
+  const float* const master = copy_.as<float>();
+  const OptimizerState host{master, master + layout_.count, master + 2 * layout_.count};
+  const CheckpointConfig& c = config_;
+  const auto wrote = [&](const char* file) {
+    if (phases_ != nullptr) phases_->fault_point(state.step, std::string("save/") + file);
+  };
+  for (int64_t left = c.retries;; --left) {
+    try {
+      const std::string path =
+          save_checkpoint(folder_, model_, layout_, host, state, c.keep, c.keep_every, wrote);
+      return log_info(fmt::format("saved {} ({}) in {:.1f} s{}", path, why, seconds_since(began),
+                                  beside_ ? " beside training" : ""));
+    } catch (const std::exception& e) {
+      if (left <= 0) throw;
+      log_warn(
+          fmt::format("{}; again in {:g} s, checkpoint.retries allows {} more", e.what(), c.retry_s, left));
+      std::this_thread::sleep_for(std::chrono::duration<double>(c.retry_s));
+    }
+  }
+}
+
+void CheckpointSaver::start(const OptimizerState& state, const TrainerState& trainer, const std::string& why,
+                            const Queue& queue) {
+  wait();
+  copy(state, queue);
+  if (beside_) {
+    writing_ = std::async(std::launch::async, [this, trainer, why] { write(trainer, why); });
+  } else {
+    write(trainer, why);
+    copy_ = Buffer();
+  }
+}
+
+void CheckpointSaver::poll() {
+  if (writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
+    writing_.get();
+}
+
+void CheckpointSaver::wait() {
+  if (writing_.valid()) writing_.get();
+}
+
+}  // namespace slip
