@@ -185,7 +185,7 @@ template <class T> StepSums DrafterRank<T>::train_rows() {
     } else {
       sums.bad_rows += 1;
       log_warn(fmt::format(
-          "row {} of epoch {}: the features hold NaN or infinity; the row is skipped (documents {})",
+          "row {} of epoch {}: the features hold NaN or infinity; the step will be skipped (documents {})",
           id.index, id.epoch, fmt::join(tokens.document_ids, ", ")));
     }
   }
@@ -231,31 +231,42 @@ template <class T> void DrafterRank<T>::advance_cursor() {
   }
 }
 
-// One optimizer update from the summed gradients; false when the step had to be skipped.
+// One optimizer update from the summed gradients; false when the step had to be skipped. All ranks see the
+// same sums and norm, so they skip alike.
 template <class T> bool DrafterRank<T>::update(const StepSums& sums, StepReport& report) {
   const double denominator = sums.denominator(in_.rule.kind);
-  state_.bad_rows += static_cast<int64_t>(sums.bad_rows);
   double norm = 0;
   if (denominator > 0) norm = gradient_norm(optimizer_, drafter_, denominator, queue_);
-  const bool finite = std::isfinite(norm) && std::isfinite(sums.loss);
-  const bool usable = denominator > 0 && finite;
-  if (usable) {
+  const bool finite = sums.bad_rows == 0 && std::isfinite(norm) && std::isfinite(sums.loss);
+  if (finite && denominator > 0) {
     report.lr = learning_rate(o_.config.train, state_.step, state_.total_steps);
     optimizer_step(optimizer_, drafter_, o_.config.train, report.lr, denominator, norm, queue_);
     report.grad_norm = norm;
     ++state_.step;
-  } else {
-    if (!finite) ++state_.bad_steps;
+    state_.bad_in_a_row = 0;
+    return true;
+  }
+  if (finite) {
     if (writes())
-      log_warn(fmt::format("the step after step {} is skipped: {}", state_.step,
-                           finite ? "none of its rows could be used" : "the gradients hold NaN or infinity"));
+      log_warn(fmt::format("the step after step {} is skipped: its rows have no label", state_.step));
+    return false;
   }
-  if (state_.bad_rows + state_.bad_steps > o_.config.train.max_bad_steps) {
+  ++state_.bad_steps;
+  ++state_.bad_in_a_row;
+  std::vector<int64_t> documents;
+  for (const RowId& id : my_rows(state_.epoch, state_.epoch_step)) {
+    const RowTokens row = rows_.read(id);
+    documents.insert(documents.end(), row.document_ids.begin(), row.document_ids.end());
+  }
+  log_warn(fmt::format(
+      "the step after step {} is skipped: {} NaN or infinity; its documents on this rank: {}", state_.step,
+      sums.bad_rows > 0 ? "features hold" : "the loss or the gradients hold", fmt::join(documents, ", ")));
+  if (state_.bad_in_a_row > o_.config.train.max_bad_steps) {
     fail(fmt::format(
-        "{} rows and {} steps held NaN or infinity, train.max_bad_steps allows {}; the last are named above",
-        state_.bad_rows, state_.bad_steps, o_.config.train.max_bad_steps));
+        "{} steps in a row held NaN or infinity, train.max_bad_steps allows {}; they are named above",
+        state_.bad_in_a_row, o_.config.train.max_bad_steps));
   }
-  return usable;
+  return false;
 }
 
 template <class T> void DrafterRank<T>::save(const char* why) {
@@ -302,6 +313,7 @@ template <class T> int DrafterRank<T>::run() {
     saver_.poll();
     advance_cursor();
     report.step = state_.step;
+    report.bad_steps = state_.bad_steps;
     report.seconds = seconds_since(last);
     report.wait_features_s = waited_s_;
     report.target_wait_share = feed_.target_wait_share();

@@ -87,7 +87,7 @@ void RunLog::step(const StepReport& r) {
                                     {"grad_norm", r.grad_norm},
                                     {"lr", r.lr},
                                     {"rows", s.rows},
-                                    {"bad_rows", s.bad_rows},
+                                    {"bad_steps", r.bad_steps},
                                     {"tokens", s.tokens},
                                     {"labels", s.valid},
                                     {"draft_positions", s.draft_positions},

@@ -14,6 +14,7 @@ namespace slip {
 struct StepReport {
   int64_t step, total, epoch;  // step counts from 1
   StepSums sums;               // over all ranks
+  int64_t bad_steps = 0;       // skipped so far
   double grad_norm, lr, seconds, wait_features_s, target_wait_share;
 };
 

@@ -58,7 +58,6 @@ void add_trainer(Facts& facts, const std::string& folder) {
   facts["epoch_step"] = s.epoch_step;  // steps of that epoch already made
   facts["next_step"] = s.step + 1;
   facts["finished"] = s.total_steps > 0 && s.step >= s.total_steps;
-  facts["bad_rows"] = s.bad_rows;
   facts["bad_steps"] = s.bad_steps;
   facts["documents"] = s.documents;
   facts["tokens"] = s.tokens;
@@ -100,8 +99,8 @@ std::string checkpoint_text(const Facts& f) {
     out +=
         fact_row("continues with", next + (f.at("finished").get<bool>() ? " (finished: with --extend)" : ""));
     out += fact_row("data", fmt::format("{} documents, {} tokens", number("documents"), number("tokens")));
-    if (number("bad_rows") + number("bad_steps") > 0)
-      out += fact_row("skipped", fmt::format("{} rows, {} steps", number("bad_rows"), number("bad_steps")));
+    if (number("bad_steps") > 0)
+      out += fact_row("skipped", fmt::format("{} steps with NaN or infinity", number("bad_steps")));
     out += settings_text(f.at("settings"));
   }
   if (f.contains("drafter")) out += "  drafter\n" + indented(model_text(f.at("drafter")), 2);

@@ -43,7 +43,7 @@ struct TrainConfig {
   double beta1 = 0.9, beta2 = 0.95, weight_decay = 0, clip = 1;
   std::string precision = "bf16";  // bf16 | fp32
   double max_minutes = 0;
-  int64_t max_bad_steps = 0;  // rows with non-finite features or steps with non-finite gradients to skip
+  int64_t max_bad_steps = 5;
 };
 struct CheckpointConfig {
   std::string dir;
@@ -121,7 +121,7 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("train.max_minutes", c.train.max_minutes,
     "save and stop after so many minutes (exit code 75); 0: no limit");
   f("train.max_bad_steps", c.train.max_bad_steps,
-    "rows or steps with NaN or infinity to skip before giving up");
+    "steps in a row with NaN or infinity that are skipped before the run ends");
   f("checkpoint.dir", c.checkpoint.dir, "where checkpoints go; empty: <log.dir>/checkpoints");
   f("checkpoint.every_steps", c.checkpoint.every_steps, "save every so many steps; 0: only at the end");
   f("checkpoint.every_minutes", c.checkpoint.every_minutes, "and every so many minutes; 0: not");

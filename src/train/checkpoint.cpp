@@ -58,8 +58,8 @@ nlohmann::json to_json(const TrainerState& s) {
           {"step", s.step},
           {"epoch", s.epoch},
           {"epoch_step", s.epoch_step},
-          {"bad_rows", s.bad_rows},
           {"bad_steps", s.bad_steps},
+          {"bad_in_a_row", s.bad_in_a_row},
           {"total_steps", s.total_steps},
           {"documents", s.documents},
           {"tokens", s.tokens},
@@ -218,8 +218,8 @@ TrainerState load_trainer_state(const std::string& path) {
     s.step = j.at("step").get<int64_t>();
     s.epoch = j.at("epoch").get<int64_t>();
     s.epoch_step = j.at("epoch_step").get<int64_t>();
-    s.bad_rows = j.at("bad_rows").get<int64_t>();
     s.bad_steps = j.at("bad_steps").get<int64_t>();
+    s.bad_in_a_row = j.at("bad_in_a_row").get<int64_t>();
     s.total_steps = j.at("total_steps").get<int64_t>();
     s.documents = j.at("documents").get<int64_t>();
     s.tokens = j.at("tokens").get<int64_t>();

@@ -15,10 +15,10 @@ namespace slip {
 
 // Where the run stands; with the masters and moments it is all that the next step depends on.
 struct TrainerState {
-  int64_t step = 0;        // optimizer updates made
-  int64_t epoch = 0;       // of the next step
-  int64_t epoch_step = 0;  // steps of that epoch already consumed
-  int64_t bad_rows = 0, bad_steps = 0;
+  int64_t step = 0;                           // optimizer updates made
+  int64_t epoch = 0;                          // of the next step
+  int64_t epoch_step = 0;                     // steps of that epoch already consumed
+  int64_t bad_steps = 0, bad_in_a_row = 0;    // skipped for NaN or infinity; up to now
   int64_t total_steps = 0;                    // what the schedule counts on
   int64_t documents = 0, tokens = 0;          // of the data, to notice another set
   std::map<std::string, std::string> config;  // resolved keys and values

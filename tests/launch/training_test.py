@@ -22,7 +22,7 @@ SETTINGS = {
     "target.path": "data/tiny/target", "drafter.config": "configs/tiny-drafter.json", "data.tokens": "data/tiny/train.h5",
     "data.row_tokens": 288, "data.seed": 3, "train.steps": STEPS, "train.rows_per_step": 3, "train.anchors": 3, "train.lr": 2e-3,
     "train.precision": "fp32", "checkpoint.every_steps": HALF, "checkpoint.keep": 0, "comm.timeout_s": 60}
-EXACT = ["step", "epoch", "rows", "bad_rows", "tokens", "labels", "draft_positions", "lr"]  # on any number of ranks
+EXACT = ["step", "epoch", "rows", "bad_steps", "tokens", "labels", "draft_positions", "lr"]  # on any number of ranks
 BITS = EXACT + ["loss", "accuracy", "acceptance_length", "slot_accuracy", "grad_norm"]      # on the same ranks
 
 
@@ -310,7 +310,8 @@ class BadRows(Training):  # C3
         self.assertEqual([m["step"] for m in metrics], list(range(1, 10)))
         self.assertTrue(all(np.isfinite(m["loss"]) and m["rows"] == 1 for m in metrics))
         trainer = json.loads((self.checkpoint("run", 9) / "state/trainer.json").read_text())
-        self.assertEqual((trainer["bad_rows"], trainer["bad_steps"]), (1, 0))
+        self.assertEqual((trainer["bad_steps"], trainer["bad_in_a_row"]), (1, 0))
+        self.assertEqual([m["bad_steps"] for m in metrics], [0] * 7 + [1] * 2)
         # the same weights as if document 7 were not there, its number left free
         with h5py.File(self.shard, "r+") as f:
             f["loss_mask"][140:160] = 0
@@ -323,7 +324,7 @@ class BadRows(Training):  # C3
     def test_on_two_ranks(self):
         self.train("one", train_max_bad_steps=1, **{**self.settings, "train_rows_per_step": 3})
         self.train("two", ranks=3, train_max_bad_steps=1, roles_targets=1, **{**self.settings, "train_rows_per_step": 3})
-        self.assertEqual([(m["rows"], m["bad_rows"]) for m in self.metrics("one")], [(3, 0), (3, 0), (2, 1), (1, 0)])
+        self.assertEqual([(m["step"], m["rows"], m["bad_steps"]) for m in self.metrics("one")], [(1, 3, 0), (2, 3, 0), (3, 1, 1)])
         self.assert_same_rows(self.metrics("two"), self.metrics("one"))
 
     def test_more_than_allowed(self):
@@ -331,6 +332,20 @@ class BadRows(Training):  # C3
             done = self.train(f"run{ranks}", ranks=ranks, code=1, train_max_bad_steps=0, **self.settings)
             self.assertIn("documents 7", done.err)
             self.assertIn("train.max_bad_steps", done.err)
+
+    def test_loss_that_is_not_finite(self):
+        weights = self.folder / "target/model.safetensors"
+        tensors, _ = hf.read(weights)
+        head = np.array(tensors["lm_head.weight"], np.float32)
+        head[200] = np.inf
+        hf.write(str(weights), {**{n: np.asarray(x, np.float32) for n, x in tensors.items()}, "lm_head.weight": head})
+        for ranks, roles in ((None, {}), (3, {"roles_targets": 1, "roles_drafters": 2})):
+            done = self.train(f"run{ranks}", ranks=ranks, code=1, train_max_bad_steps=2, **{**self.settings, "train_rows_per_step": 2}, **roles)
+            self.assertEqual(self.metrics(f"run{ranks}"), [])
+            self.assertEqual(done.err.count("the step after step 0 is skipped: the loss or the gradients hold NaN or infinity"), 3 * (1 if ranks is None else 2), done)
+            self.assertIn("its documents on this rank: 0, 1" if ranks is None else "its documents on this rank: 1", done.err)
+            self.assertIn("3 steps in a row held NaN or infinity, train.max_bad_steps allows 2", done.err)
+            self.assertFalse((self.folder / f"run{ranks}/checkpoints").exists())
 
 
 unittest.main(verbosity=2)

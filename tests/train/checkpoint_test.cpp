@@ -50,8 +50,8 @@ class Checkpoints : public ::testing::Test {
     state = {.step = 12,
              .epoch = 3,
              .epoch_step = 2,
-             .bad_rows = 1,
              .bad_steps = 4,
+             .bad_in_a_row = 1,
              .total_steps = 40,
              .documents = 9,
              .tokens = 1234};
@@ -99,7 +99,7 @@ TEST_F(Checkpoints, ComesBackToTheBit) {
   EXPECT_TRUE(same_bits(back.optimizer.v, optimizer.v));
   EXPECT_EQ(drafter_config_json(back.drafter), drafter_config_json(model));
   const TrainerState& s = back.state;
-  EXPECT_EQ((std::vector<int64_t>{s.step, s.epoch, s.epoch_step, s.bad_rows, s.bad_steps, s.total_steps,
+  EXPECT_EQ((std::vector<int64_t>{s.step, s.epoch, s.epoch_step, s.bad_in_a_row, s.bad_steps, s.total_steps,
                                   s.documents, s.tokens}),
             (std::vector<int64_t>{12, 3, 2, 1, 4, 40, 9, 1234}));
   EXPECT_EQ(s.config, state.config);
