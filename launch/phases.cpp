@@ -12,6 +12,7 @@
 
 #include "comm/heartbeat.hpp"
 #include "core/log.hpp"
+#include "launch/signals.hpp"
 
 namespace slip {
 
@@ -48,6 +49,7 @@ void Phases::fault_point(int64_t step, const std::string& place) {
   if (action == "abort") std::abort();
   if (action == "term") std::raise(SIGTERM);
   if (action == "usr1") std::raise(SIGUSR1);
+  while (action == "pause" && !stop_signalled()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   if (action == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
   if (action.rfind("sleep=", 0) == 0)
     std::this_thread::sleep_for(std::chrono::duration<double>(std::atof(action.c_str() + 6)));

@@ -1,7 +1,7 @@
 // What this rank is doing: told to the heartbeat, so that the others can say where it was when it went. And
 // where tests break a rank: SLIP_TEST_FAULT=PHASE:STEP:RANK:ACTION, read by `train` for tests alone, makes
 // that rank do ACTION when it first comes to that step and phase: kill, stop, abort, term, usr1, hang (the
-// main thread alone stands still) or sleep=SECONDS.
+// main thread alone stands still), sleep=SECONDS, or pause (until a signal asks this rank to stop).
 #pragma once
 #include <cstdint>
 #include <mutex>

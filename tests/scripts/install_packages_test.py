@@ -20,9 +20,11 @@ class InstallPackages(unittest.TestCase):
         path.chmod(0o755)
 
     def run_with(self, *args, missing="", uid=0, apt=0):
-        """Every package but `missing` is installed; apt-get writes its arguments to the log and returns `apt`."""
+        """Every package but `missing` is installed; apt-get writes its arguments to the log and returns `apt`, or 100
+        where these name a package of `apt`."""
         self.pretend("dpkg-query", f'for p in "$@"; do :; done; case " {missing} " in *" $p "*) echo not-installed;; *) echo installed;; esac')
-        self.pretend("apt-get", f'echo "$@" >> {self.log}; exit {apt}')
+        refused = " | ".join(f"*{p}*" for p in str(apt).split())
+        self.pretend("apt-get", f'echo "$@" >> {self.log}; ' + (f"exit {apt}" if apt in (0, 100) else f'case "$*" in {refused}) exit 100;; esac'))
         self.pretend("id", f"echo {uid}")
         self.log.unlink(missing_ok=True)
         path = f"{self.folder.name}:{os.environ['PATH']}"
@@ -47,6 +49,19 @@ class InstallPackages(unittest.TestCase):
         done, apt = self.run_with(missing="libfmt-dev", uid=1000)
         self.assertEqual((done.returncode, apt, done.stdout), (2, "", ""))
         self.assertIn("apt-get install -y --no-install-recommends libfmt-dev\n", done.stderr)
+
+    def test_what_only_some_tests_need(self):
+        done, apt = self.run_with("--tests", missing="libfmt-dev slurmd", apt="slurmd")
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual([line.split()[-1] for line in apt.splitlines()[1:]], ["libfmt-dev", "slurmd"])  # on their own
+        self.assertIn("some tests are skipped: slurmd", done.stderr)
+        self.assertIn("installed 1\n", done.stdout)
+        self.assertEqual(self.run_with("--tests", missing="libfmt-dev slurmd", apt="libfmt-dev")[0].returncode, 1)
+        done, apt = self.run_with(missing="slurmd")  # not for a build
+        self.assertEqual((done.returncode, apt, "slurmd" in done.stdout), (0, "", False))
+        done, apt = self.run_with("--tests", missing="slurmd", uid=1000)
+        self.assertEqual((done.returncode, apt), (0, ""))
+        self.assertIn("some tests are skipped: slurmd", done.stdout)
 
     def test_a_failed_install_fails(self):
         self.assertEqual(self.run_with(missing="libfmt-dev", apt=100)[0].returncode, 1)
