@@ -71,20 +71,23 @@ class Slurm(Folder):
     def test_stopped_by_the_time_limit_requeued_and_finished(self):
         jobs = {}
         for launcher in LAUNCHERS:
-            for nodes in NODES:  # all wait in step 6 until they are told to stop, which Slurm does within 30 s
+            for nodes in NODES:  # all wait in step 6 until they are told to stop; Slurm looks at limits every 30 s
                 name = f"{launcher}{nodes}"
                 jobs[name] = self.submit("train", self.config, "--device", "cpu", name=name, nodes=nodes, launcher=launcher,
-                                         fault=f"train:{STOP}:0:pause", options=("--time=1", "--signal=B:USR1@60"))
+                                         fault=f"train:{STOP}:0:pause", options=("--time=10", "--signal=B:USR1@60"))
         whole = run("train", "--device", "cpu", "--config", self.config, "--set", f"log.dir={self.folder}/whole", ranks=RANKS)
         self.assertEqual(whole.code, 0, whole)
         want = self.result(self.folder / "whole")
         self.assertEqual([m["step"] for m in want[1]], list(range(1, STEPS + 1)))
         for name, job in jobs.items():
+            self.wait_for_log("test fault pause", name, job, 60)
+            self.slurm.call("scontrol", "update", f"JobId={job}", "TimeLimit=1")
+        for name, job in jobs.items():
             with self.subTest(f"{name}, first round"):
                 self.wait_for_log("saved and stopped; back to the queue", name, job, 60)
-                self.slurm.wait_for(lambda: self.slurm.state(job)["JobState"] == "PENDING", f"requeued {name}", 10)
+                self.slurm.wait_for(lambda: self.slurm.state(job)["JobState"] == "PENDING", f"requeued {name}")
                 # Slurm waits two minutes; slurmd must have forgotten the first round.
-                self.slurm.call("scontrol", "update", f"JobId={job}", "StartTime=now+3")
+                self.slurm.call("scontrol", "update", f"JobId={job}", "TimeLimit=10", "StartTime=now+3")
         for name, job in jobs.items():
             with self.subTest(name):
                 self.slurm.wait_for(lambda: self.ended(job), f"end of {name}", 60)
