@@ -17,8 +17,14 @@ double seconds_since(Clock::time_point t) { return std::chrono::duration<double>
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(const CheckpointConfig& config, std::string folder,
-                                 const DrafterModel& model, const ParameterLayout& layout, Phases* phases)
-    : config_(config), folder_(std::move(folder)), model_(model), layout_(layout), phases_(phases) {}
+                                 const DrafterModel& model, const ParameterLayout& layout, Phases* phases,
+                                 std::function<void()> saved)
+    : config_(config),
+      folder_(std::move(folder)),
+      model_(model),
+      layout_(layout),
+      phases_(phases),
+      saved_(std::move(saved)) {}
 
 CheckpointSaver::~CheckpointSaver() {
   try {
@@ -62,8 +68,9 @@ void CheckpointSaver::write(const TrainerState& state, const std::string& why) c
     try {
       const std::string path =
           save_checkpoint(folder_, model_, layout_, host, state, c.keep, c.keep_every, wrote);
-      return log_info(fmt::format("saved {} ({}) in {:.1f} s{}", path, why, seconds_since(began),
-                                  beside_ ? " beside training" : ""));
+      log_info(fmt::format("saved {} ({}) in {:.1f} s{}", path, why, seconds_since(began),
+                           beside_ ? " beside training" : ""));
+      break;
     } catch (const std::exception& e) {
       if (left <= 0) throw;
       log_warn(
@@ -71,6 +78,7 @@ void CheckpointSaver::write(const TrainerState& state, const std::string& why) c
       std::this_thread::sleep_for(std::chrono::duration<double>(c.retry_s));
     }
   }
+  saved_();
 }
 
 void CheckpointSaver::start(const OptimizerState& state, const TrainerState& trainer, const std::string& why,

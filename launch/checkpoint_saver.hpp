@@ -1,6 +1,7 @@
 // Saves beside training: the state is copied to host memory, which stops training for a moment, and a thread
 // writes it. Where the host has no memory for a lasting copy the save is written before `start` returns.
 #pragma once
+#include <functional>
 #include <future>
 #include <string>
 
@@ -14,9 +15,10 @@ class Phases;
 
 class CheckpointSaver {
  public:
-  // `phases` may be null. All references outlive the saver.
+  // `phases` may be null; `saved` is called after each save, by the thread that wrote it. All references
+  // outlive the saver.
   CheckpointSaver(const CheckpointConfig&, std::string folder, const DrafterModel&, const ParameterLayout&,
-                  Phases* phases);
+                  Phases* phases, std::function<void()> saved);
   ~CheckpointSaver();  // waits; a save that failed meanwhile is logged
 
   // Takes over the result of the save before, then copies and saves this state. The pointers are where the
@@ -36,6 +38,7 @@ class CheckpointSaver {
   const DrafterModel& model_;
   const ParameterLayout& layout_;
   Phases* phases_;
+  std::function<void()> saved_;
   bool beside_ = false;
   Buffer copy_;                // masters, m, v in fp32
   std::future<void> writing_;  // of the thread that reads copy_

@@ -22,7 +22,7 @@ struct RunOptions {
   bool synthetic = false;  // weights from config.json alone; no checkpoint is written unless `publish`
   bool publish = false;
   bool share_gpu = false;  // ranks may share a GPU: tensors then travel by MPI through pinned memory
-  std::string command_line;
+  std::string command_line, versions;  // for the run directory
 };
 
 struct RunInputs {

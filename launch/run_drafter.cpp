@@ -10,6 +10,7 @@
 #include "launch/feature_feed.hpp"
 #include "launch/gradient_sum.hpp"
 #include "launch/rank.hpp"
+#include "launch/report.hpp"
 #include "launch/row_table.hpp"
 #include "launch/run_log.hpp"
 #include "launch/signals.hpp"
@@ -38,7 +39,8 @@ template <class T> class DrafterRank {
         row_("drafter.row", o.config.data.row_tokens, arena),
         feed_(o, in, plan, ranks, rows_, frozen_, arena, queue),
         gradients_(drafter_, ranks, o.config.comm.timeout_s, queue),
-        saver_(o.config.checkpoint, checkpoint_folder(o.config), in.drafter, drafter_.layout, ranks.phases) {}
+        saver_(o.config.checkpoint, checkpoint_folder(o.config), in.drafter, drafter_.layout, ranks.phases,
+               [this] { report(); }) {}
 
   int run();
 
@@ -68,6 +70,7 @@ template <class T> class DrafterRank {
   void advance_cursor();
   bool update(const StepSums&, StepReport&);
   void save(const char* why);
+  void report() const;
 
   const RunOptions& o_;
   const RunInputs& in_;
@@ -280,6 +283,16 @@ template <class T> void DrafterRank<T>::save(const char* why) {
   saver_.start({optimizer_.master, optimizer_.m, optimizer_.v}, state_, why, queue_);
 }
 
+// A page that cannot be written is no reason to lose a run.
+template <class T> void DrafterRank<T>::report() const {
+  const std::string& dir = o_.config.log.dir;
+  try {
+    write_report({dir}, dir + "/report.html");
+  } catch (const std::exception& e) {
+    log_warn(fmt::format("no report: {}", e.what()));
+  }
+}
+
 template <class T> int DrafterRank<T>::run() {
   load_start();
   const TrainConfig& train = o_.config.train;
@@ -331,6 +344,7 @@ template <class T> int DrafterRank<T>::run() {
   feed_.finish();
   save(stopped ? "asked to stop" : "the end");
   saver_.wait();
+  if (writes() && !saves()) report();
   if (!writes()) return stopped ? kStopped : kOk;
   if (stopped) {
     log_info(fmt::format("stopped after step {} of {}; go on with --resume auto", state_.step,

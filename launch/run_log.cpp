@@ -55,6 +55,7 @@ RunLog::RunLog(const RunOptions& o, const RunInputs& in, const std::string& plan
   fs::create_directories(dir_ + "/log");
   write_text_durably(dir_ + "/config.ini", print_config(o.config));
   write_text_durably(dir_ + "/command.txt", o.command_line + "\n");
+  write_text_durably(dir_ + "/versions.txt", o.versions);
   write_text_durably(dir_ + "/plan.json", plan_json);
   cut_after(dir_ + "/metrics.jsonl", from_step);
   cut_after(dir_ + "/eval.jsonl", from_step);

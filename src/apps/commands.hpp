@@ -9,6 +9,7 @@ int run_plan(const Arguments&);
 int run_features(const Arguments&);
 int run_step(const Arguments&);
 int run_inspect(const Arguments&);
+int run_report(const Arguments&);
 int run_decode(const Arguments&, int& argc, char**& argv);
 int run_bench(const Arguments&);
 int run_bench_wire(const Arguments&, int& argc, char**& argv);

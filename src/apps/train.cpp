@@ -6,6 +6,7 @@
 
 #include "apps/commands.hpp"
 #include "apps/run_options.hpp"
+#include "apps/version.hpp"
 #include "comm/heartbeat.hpp"
 #include "launch/run.hpp"
 
@@ -64,6 +65,7 @@ int run_train(const Arguments& arguments, int& argc, char**& argv) {
     return e.exit_code();
   }
   o.command_line = command_line;
+  o.versions = version_text();
   const CommConfig& comm = o.config.comm;
   // A rank without progress gives itself up before the others give up waiting for it: it knows where it was.
   const HeartbeatTimes times{
