@@ -27,6 +27,7 @@ srun or launch/run.
   step      one training step on given weights and data, for comparing with another trainer
   inspect   show token shards, safetensors files, models and checkpoints
   report    a page in pictures about one run or several
+  doctor    is this machine, with this launcher, fit to train? each complaint with its remedy
   bench     time operations, a drafter's step, a target's capture, the wire between ranks
 
 slipstream COMMAND --help describes one; slipstream --version lists what it was built with.
@@ -53,12 +54,14 @@ int run(int& argc, char**& argv) {
   if (all[0] == "step") return run_step(rest);
   if (all[0] == "inspect") return run_inspect(rest);
   if (all[0] == "report") return run_report(rest);
+  if (all[0] == "doctor") return run_doctor(rest, argc, argv);
   if (all[0] == "decode") return run_decode(rest, argc, argv);
   if (all[0] == "bench" && !rest.empty() && rest[0] == "wire")
     return run_bench_wire({rest.begin() + 1, rest.end()}, argc, argv);
   if (all[0] == "bench") return run_bench(rest);
   fail_usage(fmt::format(
-      "unknown command '{}'; there are train, plan, decode, features, step, inspect, report, bench", all[0]));
+      "unknown command '{}'; there are train, plan, decode, features, step, inspect, report, doctor, bench",
+      all[0]));
 }
 
 // An error of one rank takes the job down, or its peers would wait for it.
