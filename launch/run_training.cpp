@@ -14,7 +14,7 @@
 #if SLIP_HAVE_CUDA
 #include "comm/nccl_transport.hpp"
 #include "comm/staged_transport.hpp"
-#include "launch/gpus.hpp"
+#include "launch/start.hpp"
 #endif
 
 namespace slip {
@@ -51,17 +51,6 @@ Verdict look(const RunOptions& o, int ranks, std::optional<RunInputs>& in) {
 }
 
 #if SLIP_HAVE_CUDA
-// Which ranks of this job compute on one GPU; empty: none.
-std::string find_shared_gpus(const MpiSession& mpi, int device, const Deadline& deadline) {
-  cudaDeviceProp properties;
-  check(cudaGetDeviceProperties(&properties, device));
-  std::vector<GpuId> all(static_cast<size_t>(mpi.size()));
-  GpuId mine;
-  std::copy_n(properties.uuid.bytes, mine.size(), mine.begin());
-  allgather(mpi.world(), &mine, sizeof mine, all.data(), deadline, "the GPUs of the ranks");
-  return shared_gpus(all);
-}
-
 void connect_gpus(const Plan& plan, Ranks& ranks, bool shared, const Deadline& deadline) {
   const Comm& world = ranks.mpi->world();
   if (shared) {
@@ -138,16 +127,12 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
     return run_role<float>(o, *in, plan, ranks, Queue{});
   }
 #if SLIP_HAVE_CUDA
-  const int device = choose_device(mpi.local_rank(), mpi.local_size(), cuda_device_count(), o.share_gpu);
-  const CudaQueue cuda(device);
-  const std::string shared = find_shared_gpus(mpi, device, start);
-  if (!shared.empty() && !o.share_gpu) {  // all ranks know it: one says it
-    if (mpi.rank() == 0) log_error(shared + "; give each rank its own, or add --share-gpu");
-    return kUsage;
-  }
-  log_info(fmt::format("rank {} on {}: GPU {}, {}{}", mpi.rank(), host_name(), device,
-                       cuda_device_name(device), shared.empty() ? "" : ", shared"));
-  if (mpi.size() > 1) connect_gpus(plan, ranks, !shared.empty(), start);
+  const GpuChoice gpu = settle_gpus(mpi, o.share_gpu, start);
+  if (gpu.code != 0) return gpu.code;
+  const CudaQueue cuda(gpu.device);
+  log_info(fmt::format("rank {} on {}: GPU {}, {}{}", mpi.rank(), host_name(), gpu.device,
+                       cuda_device_name(gpu.device), gpu.shared ? ", shared" : ""));
+  if (mpi.size() > 1) connect_gpus(plan, ranks, gpu.shared, start);
   if (uses_bf16(o)) return run_role<Bf16>(o, *in, plan, ranks, cuda.queue());
   return run_role<float>(o, *in, plan, ranks, cuda.queue());
 #else

@@ -133,12 +133,14 @@ int run_decode(const Arguments& arguments, int& argc, char**& argv) {
   const Comm* const comm = mpi ? &mpi->world() : nullptr;
   Models m;
   Prompts prompts;
+  const GpuChoice gpu = settle_ranks(mpi.get(), device, precision, share_gpu);
+  if (gpu.code != kOk) return gpu.code;
   const int refused = on_all_ranks(comm, kTimeout, [&] { read_models(o, m, prompts); });
   if (refused != kOk) return refused;
   if (mpi) o.ranks = mpi->size();
   const Decoded d = with_queue(
       device, bf16, [&]<class T>(const Queue& queue) { return decode<T>(o, m, prompts, comm, queue); },
-      gpu_of_rank(device, mpi.get(), share_gpu));
+      gpu.device);
   if (mpi && mpi->rank() != 0) return kOk;
   const std::string kind = fmt::format("{} {}", device == Device::cpu ? "cpu" : "cuda", precision);
   std::cout << (json ? decode_json(o, kind, prompts, d) : decode_text(o, kind, prompts, d));

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "apps/version.hpp"
 #include "comm/collectives.hpp"
 #include "comm/heartbeat.hpp"
 #include "core/log.hpp"
-#include "kernels/cuda_queue.hpp"
-#include "launch/plan.hpp"
 
 namespace slip {
 
@@ -45,9 +44,15 @@ int on_all_ranks(const Comm* comm, double timeout_s, const std::function<void()>
   return kOk;
 }
 
-int gpu_of_rank(Device device, const MpiSession* mpi, bool share) {
-  if (device == Device::cpu || mpi == nullptr) return 0;
-  return choose_device(mpi->local_rank(), mpi->local_size(), cuda_device_count(), share);
+GpuChoice settle_ranks(const MpiSession* mpi, Device device, const std::string& precision, bool share) {
+  if (mpi == nullptr) return {};
+  const Deadline start = deadline_in(60);
+  Facts facts = version_facts();
+  facts.emplace_back("--device", device == Device::cpu ? "cpu" : "cuda");
+  facts.emplace_back("--precision", precision);
+  const int code = settle_facts(*mpi, facts, start);
+  if (code != kOk || device == Device::cpu) return {.code = code};
+  return settle_gpus(*mpi, share, start);
 }
 
 }  // namespace slip

@@ -5,6 +5,7 @@
 
 #include "comm/mpi.hpp"
 #include "device/queue.hpp"
+#include "launch/start.hpp"
 
 namespace slip {
 
@@ -15,7 +16,8 @@ std::unique_ptr<MpiSession> decode_session(int& argc, char**& argv);
 // return its exit code. Alone (comm null): just runs it.
 int on_all_ranks(const Comm* comm, double timeout_s, const std::function<void()>& read);
 
-// The GPU of this rank; fail_usage when ranks would share one unasked. 0 on the CPU.
-int gpu_of_rank(Device, const MpiSession*, bool share);
+// Ranks that differ, or that would share a GPU unasked, are refused by the code; the GPU of this rank. Alone
+// (mpi null) and on the CPU it is 0.
+GpuChoice settle_ranks(const MpiSession* mpi, Device, const std::string& precision, bool share);
 
 }  // namespace slip

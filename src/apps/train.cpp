@@ -9,6 +9,7 @@
 #include "apps/version.hpp"
 #include "comm/heartbeat.hpp"
 #include "launch/run.hpp"
+#include "launch/start.hpp"
 
 namespace slip {
 
@@ -24,6 +25,29 @@ RunOptions run_options(const RunArguments& a) {
   o.publish = a.publish;
   return o;
 }
+
+namespace {
+
+constexpr double kStart_s = 60;
+
+// What must be the same on all ranks.
+Facts facts_of(const RunArguments& a, const RunOptions& o) {
+  Facts facts = version_facts();
+  facts.emplace_back("--device", o.device == Device::cpu ? "cpu" : "cuda");
+  facts.emplace_back("--resume", a.resume);
+  facts.emplace_back("--extend", fmt::format("{}", a.extend));
+  for (const auto& [name, given] : {std::pair{"--allow-changes", a.allow_changes},
+                                    {"--share-gpu", a.share_gpu},
+                                    {"--synthetic-weights", a.synthetic},
+                                    {"--publish-synthetic", a.publish}})
+    facts.emplace_back(name, given ? "given" : "not given");
+  fields(o.config, [&](const char* key, const auto& value, const char*) {
+    facts.emplace_back(key, fmt::format("{}", value));
+  });
+  return facts;
+}
+
+}  // namespace
 
 int run_train(const Arguments& arguments, int& argc, char**& argv) {
   RunArguments a;
@@ -56,14 +80,12 @@ int run_train(const Arguments& arguments, int& argc, char**& argv) {
   for (int i = 0; i < argc; ++i) command_line += fmt::format("{}{}", i > 0 ? " " : "", argv[i]);
   const LauncherEnv env = launcher_env([](const char* name) -> const char* { return std::getenv(name); });
   MpiSession mpi(argc, argv, env);
-  // Every rank reads the command line and the file alike; one rank says what is wrong with them.
+  const Deadline start = deadline_in(kStart_s);
   RunOptions o;
-  try {
-    o = run_options(a);
-  } catch (const Error& e) {
-    if (mpi.rank() == 0) throw;
-    return e.exit_code();
-  }
+  if (const int code = settle(
+          mpi, [&] { o = run_options(a); }, start, "the check of options and configuration"))
+    return code;
+  if (const int code = settle_facts(mpi, facts_of(a, o), start)) return code;
   o.command_line = command_line;
   o.versions = version_text();
   const CommConfig& comm = o.config.comm;

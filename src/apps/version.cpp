@@ -21,7 +21,7 @@ namespace slip {
 
 std::string commit_text() { return SLIP_COMMIT; }
 
-std::string version_text() {
+Facts version_facts() {
   char mpi[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
   MPI_Get_library_version(mpi, &length);  // legal before MPI_Init
@@ -37,11 +37,21 @@ std::string version_text() {
 #else
   const std::string cuda = "not in this build (CPU back end only)", nccl_text = "not in this build";
 #endif
-  return fmt::format(
-      "slipstream {}\ncommit    {}\ncompiler  {}\nCPU code  {}\nMPI       {}\nHDF5      {}.{}.{}\nCUDA      "
-      "{}\nNCCL      {}\ncuDNN     {}\n",
-      SLIP_VERSION, SLIP_COMMIT, __VERSION__, cpu_level(), mpi_line, major, minor, release, cuda, nccl_text,
-      SLIP_CUDNN);
+  return {{"slipstream", SLIP_VERSION},
+          {"commit", SLIP_COMMIT},
+          {"compiler", __VERSION__},
+          {"CPU code", cpu_level()},
+          {"MPI", mpi_line},
+          {"HDF5", fmt::format("{}.{}.{}", major, minor, release)},
+          {"CUDA", cuda},
+          {"NCCL", nccl_text},
+          {"cuDNN", SLIP_CUDNN}};
+}
+
+std::string version_text() {
+  std::string out;
+  for (const auto& [name, value] : version_facts()) out += fmt::format("{:<9} {}\n", name, value);
+  return out;
 }
 
 }  // namespace slip

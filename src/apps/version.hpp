@@ -1,6 +1,10 @@
 #pragma once
 #include <string>
+
+#include "launch/start.hpp"
+
 namespace slip {
 std::string commit_text();   // "unknown" where the build was configured outside of git
-std::string version_text();  // commit, compiler and libraries, one a line
+Facts version_facts();       // this program, commit, compiler and libraries
+std::string version_text();  // one a line
 }  // namespace slip

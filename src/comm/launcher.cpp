@@ -28,7 +28,12 @@ LauncherEnv launcher_env(const std::function<const char*(const char*)>& get) {
 }
 
 std::string launcher_problem(int mpi_size, const LauncherEnv& env) {
-  if (mpi_size > 1) return {};
+  if (mpi_size > 1) {
+    if (env.ompi_size < 0 || env.ompi_size == mpi_size) return {};
+    return fmt::format(
+        "mpirun started {} ranks, but MPI sees {}: use the mpirun of the MPI that slipstream was built with",
+        env.ompi_size, mpi_size);
+  }
   if (env.ompi_size >= 0 || (env.pmi_size >= 0 && env.slurm_step_tasks < 0)) {
     const int promised = env.ompi_size >= 0 ? env.ompi_size : env.pmi_size;
     if (mpi_size == 0 || promised <= 1) return {};

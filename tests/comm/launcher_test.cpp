@@ -64,6 +64,7 @@ TEST(Launcher, MpirunDecidesInsideASlurmStep) {
   EXPECT_FALSE(refused(0, many));
   EXPECT_FALSE(refused(4, many));
   EXPECT_TRUE(refused(1, many));  // mpirun of another MPI
+  EXPECT_TRUE(refused(2, many));
   EXPECT_TRUE(refused(1, {{"PMI_SIZE", "4"}, {"PMI_RANK", "1"}}));
 }
 

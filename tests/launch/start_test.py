@@ -1,0 +1,78 @@
+"""Ranks that do not fit together are refused at the start: one line, exit code 2, nothing written."""
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "apps"))
+from program import BUILD, GOLDEN, ROOT, Folder, write_config  # noqa: E402
+
+PROGRAM = BUILD + "/slipstream"
+
+
+class Start(Folder):
+    def setUp(self):
+        super().setUp()
+        self.config = write_config(self.folder / "run.ini", self.small_run())
+
+    def refused(self, first, *others, code=2):
+        """Each argument is the command line of a rank; the line that is said."""
+        before = self.tree()
+        command = ["mpirun", "--oversubscribe", "--bind-to", "none", "--quiet"]
+        for i, line in enumerate((first, *others)):
+            command += [*([":"] if i else []), "-n", "1", *map(str, line)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        self.assertEqual(self.tree(), before)
+        return done.stderr
+
+    def train(self, *options, program=PROGRAM, config=None):
+        return [program, "train", "--device", "cpu", "--config", config or self.config, *options]
+
+    def test_other_configuration(self):
+        host = socket.gethostname()
+        said = self.refused(self.train(), self.train(), self.train("--set", "train.lr=0.25"))
+        self.assertIn(f"train.lr is '0.0006' on rank 0 on {host} and '0.25' on rank 2 on {host}", said)
+        self.assertIn("the same --config", said)
+
+    def test_other_options(self):
+        said = self.refused(self.train("--resume", "auto"), self.train())
+        self.assertIn("--resume is 'auto' on rank 0", said)
+
+    def test_a_configuration_that_only_some_ranks_have(self):
+        for ranks in ([self.train(), self.train(config="gone.ini")], [self.train(config="gone.ini"), self.train()]):
+            self.assertIn("--config gone.ini: the file cannot be read", self.refused(*ranks))
+        self.assertIn("rank 1 on ", self.refused(self.train(), self.train(config="gone.ini")))
+        self.assertNotIn("rank", self.refused(*[self.train(config="gone.ini")] * 3))
+
+    def other_build(self):
+        """The same program with another commit written in."""
+        text = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+        commit = text.split("commit", 1)[1].split()[0].encode()
+        other = self.folder / "slipstream"
+        other.write_bytes(pathlib.Path(PROGRAM).read_bytes().replace(commit + b"\0", b"x" * len(commit) + b"\0"))
+        other.chmod(0o755)
+        self.assertIn("x" * len(commit), subprocess.run([other, "--version"], capture_output=True, text=True, check=True).stdout)
+        return other
+
+    def test_another_build(self):
+        said = self.refused(self.train(), self.train(program=self.other_build()))
+        self.assertRegex(said, "commit is '.*' on rank 0 on .* and 'x+' on rank 1 on .*; start the same executable everywhere")
+
+    def test_another_build_in_decode(self):
+        options = ["decode", "--target", GOLDEN / "tiny-qwen3", "--drafter", self.folder / "drafter.json", "--prompts", self.folder / "train.h5",
+                   "--device", "cpu"]
+        self.assertIn("commit is ", self.refused([PROGRAM, *options], [self.other_build(), *options]))
+
+    def test_what_mpirun_promised(self):
+        alone = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMIX"))}
+        done = subprocess.run(list(map(str, self.train())), cwd=ROOT, capture_output=True, text=True, timeout=60,
+                              env={**alone, "OMPI_COMM_WORLD_SIZE": "4"})
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
+        self.assertIn("mpirun started 4 ranks, but MPI sees 1", done.stderr)
+
+
+unittest.main(verbosity=2)
