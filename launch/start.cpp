@@ -40,9 +40,11 @@ std::string remedy(const std::string& name) {
     return "give every rank a GPU (srun --gpus-per-node, CUDA_VISIBLE_DEVICES), or all of them --device cpu";
   if (name.rfind("--", 0) == 0) return "start all ranks with the same options";
   if (name.find('.') != std::string::npos)
-    return "start all ranks with the same --config, a file on a file system that they share, and the same --set";
+    return "start all ranks with the same --config, a file on a file system that they share, and the same "
+           "--set";
   for (const char* built : {"slipstream", "commit", "compiler", "CPU code"}) {
-    if (name == built) return "start the same executable everywhere: an absolute path on a shared file system";
+    if (name == built)
+      return "start the same executable everywhere: an absolute path on a shared file system";
   }
   return "the hosts need the same libraries: install one version, or hand the path on (mpirun -x "
          "LD_LIBRARY_PATH, srun --export=ALL)";
@@ -113,15 +115,15 @@ GpuChoice settle_gpus(const MpiSession& mpi, bool share, const Deadline& deadlin
 #if SLIP_HAVE_CUDA
   GpuChoice c;
   c.code = settle(
-      mpi,
-      [&] { c.device = choose_device(mpi.local_rank(), mpi.local_size(), cuda_device_count(), share); },
+      mpi, [&] { c.device = choose_device(mpi.local_rank(), mpi.local_size(), cuda_device_count(), share); },
       deadline, "the choice of GPUs");
   if (c.code != 0) return c;
   const std::string shared = find_shared_gpus(mpi, c.device, deadline);
   c.shared = !shared.empty();
   if (c.shared && !share) {  // all ranks know it: one says it
     if (mpi.rank() == 0)
-      log_error(shared + "; give each its own (srun --gpus-per-node, CUDA_VISIBLE_DEVICES), or add --share-gpu");
+      log_error(shared +
+                "; give each its own (srun --gpus-per-node, CUDA_VISIBLE_DEVICES), or add --share-gpu");
     c.code = kUsage;
   }
   return c;

@@ -1,6 +1,6 @@
 // What ranks settle before they work together: that all could read their options, that they are the same
-// program with the same configuration, and who has which GPU. A refusal is the same exit code on all ranks and
-// one line, said by rank 0, that names the rank concerned, its host and what to try.
+// program with the same configuration, and who has which GPU. A refusal is the same exit code on all ranks
+// and one line, said by rank 0, that names the rank concerned, its host and what to try.
 #pragma once
 #include <functional>
 #include <string>

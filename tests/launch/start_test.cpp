@@ -20,21 +20,23 @@ TEST(FirstDifference, NoneWhereAllIsAlike) {
 TEST(FirstDifference, NamesValuesRanksAndWhatToTry) {
   const struct {
     const char *name, *remedy;
-  } rows[] = {{"slipstream", "the same executable"},    {"commit", "the same executable"},
-              {"compiler", "the same executable"},      {"CPU code", "the same executable"},
-              {"MPI", "mpirun -x LD_LIBRARY_PATH"},     {"NCCL", "mpirun -x LD_LIBRARY_PATH"},
-              {"--device", "srun --gpus-per-node"},     {"--device", "--device cpu"},
-              {"--resume", "the same options"},         {"train.lr", "the same --config"}};
+  } rows[] = {{"slipstream", "the same executable"}, {"commit", "the same executable"},
+              {"compiler", "the same executable"},   {"CPU code", "the same executable"},
+              {"MPI", "mpirun -x LD_LIBRARY_PATH"},  {"NCCL", "mpirun -x LD_LIBRARY_PATH"},
+              {"--device", "srun --gpus-per-node"},  {"--device", "--device cpu"},
+              {"--resume", "the same options"},      {"train.lr", "the same --config"}};
   for (const auto& row : rows) {
-    const std::string said =
-        difference({{"same", "1"}, {row.name, "left"}, {"z", "a"}}, {{"same", "1"}, {row.name, "right"}, {"z", "b"}});
-    EXPECT_THAT(said, HasSubstr(std::string(row.name) + " is 'left' on rank 0 on node01 and 'right' on rank 3 on node02"));
+    const std::string said = difference({{"same", "1"}, {row.name, "left"}, {"z", "a"}},
+                                        {{"same", "1"}, {row.name, "right"}, {"z", "b"}});
+    EXPECT_THAT(said, HasSubstr(std::string(row.name) +
+                                " is 'left' on rank 0 on node01 and 'right' on rank 3 on node02"));
     EXPECT_THAT(said, HasSubstr(row.remedy));
   }
 }
 
 TEST(FirstDifference, OtherProgramsHaveOtherFacts) {
-  const Facts two = {{"MPI", "4"}, {"CUDA", "13"}}, one = {{"MPI", "4"}}, other = {{"MPI", "4"}, {"HIP", "13"}};
+  const Facts two = {{"MPI", "4"}, {"CUDA", "13"}}, one = {{"MPI", "4"}},
+              other = {{"MPI", "4"}, {"HIP", "13"}};
   for (const auto& [a, b] : {std::pair{two, one}, {one, two}, {two, other}})
     EXPECT_THAT(difference(a, b), HasSubstr("rank 0 on node01 and rank 3 on node02 are different programs"));
 }
