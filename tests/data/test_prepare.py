@@ -365,6 +365,68 @@ class Prepare(Case):
                      env={"PATH": site + ":" + os.environ["PATH"]})
 
 
+def conversations(count, words=40):
+    return [{"messages": [{"role": "user", "content": f"question {i}"}, {"role": "assistant", "content": f"answer {i * i} " * (1 + i % words)}],
+             "family": "even" if i % 2 == 0 else "odd"} for i in range(count)]
+
+
+class Whole(Case):
+    """What concerns all lines together."""
+
+    def test_any_number_of_jobs_writes_the_same_bytes(self):
+        lines = conversations(500) + [{"messages": [{"role": "system", "content": "nobody asks"}]}] * 3
+        seen = []
+        for jobs in (1, 2, 3):
+            _, attributes, said = self.prepare(lines, "--jobs", jobs)
+            self.assertEqual((attributes["documents"], attributes["skipped_conversations"]), (500, 3))
+            with open(self.out, "rb") as f:
+                seen.append((f.read(), said.partition("\n" + self.out)[0]))
+        self.assertEqual(seen[0], seen[1])
+        self.assertEqual(seen[0], seen[2])
+
+    def test_bad_lines_under_any_number_of_jobs(self):
+        lines = [{**c, "id": i} for i, c in enumerate(conversations(200))]
+        lines[150]["id"] = 20
+        lines[60] = {"messages": 3}
+        said = {self.refuse(3, lines, "--jobs", jobs) for jobs in (1, 3)}
+        self.assertEqual(len(said), 1)
+        self.assertRegex(said.pop(), r"(?s)in\.jsonl:61: bad line: .*in\.jsonl:151: bad line: duplicate id 20, first at \S+in\.jsonl:21\n.*2 bad lines")
+
+    def test_held_out(self):
+        aside = os.path.join(self.folder, "aside.h5")
+        lines = conversations(400) + conversations(400)  # each twice: both go the same way
+        kept, attributes, said = self.prepare(lines, "--held-out", aside, "--held-out-share", 0.2)
+        with h5py.File(aside, "r") as f:
+            at, ids = f["doc_offsets"][:], f["input_ids"][:]
+            self.assertEqual(f.attrs["documents"] + attributes["documents"], 800)
+            self.assertEqual(sorted(set(f["family"][:])), [0, 1])
+        other = [ids[a:b].tolist() for a, b in zip(at, at[1:])]
+        self.assertTrue(100 < len(other) < 220, len(other))
+        self.assertEqual([x for x in other if x in [i for i, _ in kept]], [])
+        self.assertIn(f"{aside}: {len(other)} documents", said)
+        again = self.prepare(list(reversed(lines)), "--held-out", aside, "--held-out-share", 0.2)[0]
+        self.assertEqual(sorted(again), sorted(kept))  # content decides, not the order
+
+    def test_duplicates(self):
+        documents, attributes, said = self.prepare(conversations(20) + conversations(25), "--drop-duplicates")
+        self.assertEqual((len(documents), attributes["dropped_duplicates"]), (25, 20))
+        self.assertIn("in.jsonl:21: dropped: the same tokens and mask as a document before", said)
+        self.assertEqual(len(self.prepare(conversations(20) + conversations(25))[0]), 45)  # nothing is removed unless asked
+
+    def test_show(self):
+        done = self.run_prepare("--input", self.write(conversations(3)), "--out", self.out, "--show", 2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        path = os.path.join(self.folder, "in.jsonl")
+        self.assertEqual(done.stdout, f"---- {path}:1\n<|im_start|>user\nquestion 0<|im_end|>\n<|im_start|>assistant\n[[answer 0 <|im_end|>\n]]\n"
+                         f"---- {path}:2\n<|im_start|>user\nquestion 1<|im_end|>\n<|im_start|>assistant\n[[answer 1 answer 1 <|im_end|>\n]]\n")
+
+    def test_summary(self):
+        lines = [{"input_ids": [1] * n, "loss_mask": [1] * n} for n in (3000, 1000, 2000, 2000, 5000)]
+        said = self.prepare(lines, "--vocab-size", 4, "--mask-token", 3)[2]
+        self.assertIn("length 1000 to 5000, mean 2600; 10 % up to 1000, 50 % up to 2000", said)
+        self.assertIn("2 rows of 4096 tokens, 97.7 % full; 1 documents are longer", said)
+
+
 class Tokenizers(Case):
     """The tiny target's folder through the real packages equals the byte tokenizer; skipped without them."""
 
