@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(1024) rmsnorm_fwd_kernel(const __grid_constant
     if (c >= hidden) continue;
     const Vec<W> gain = load<W>(a.gain + c);
 #pragma unroll
-    for (int i = 0; i < W; ++i) x[p][i] = gain[i] * rounded<T>(x[p][i] * inv);
+    for (int i = 0; i < W; ++i)
+      x[p][i] = a.centred ? (1 + gain[i]) * (x[p][i] * inv) : gain[i] * rounded<T>(x[p][i] * inv);
     store<W>(a.y.row(row) + c, x[p]);
   }
 }

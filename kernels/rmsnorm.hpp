@@ -1,6 +1,6 @@
 // RMSNorm over the rows of a matrix, as Llama and Qwen3 define it: y = g * rn(x / sqrt(mean(x^2) + eps)),
 // where rn rounds to the storage type before the gain is applied (target-model convention; invisible in
-// fp32).
+// fp32). Qwen3.5's norms are zero-centred: y = rn(x / sqrt(...) * (1 + g)), one rounding at the end.
 #pragma once
 #include "core/bf16.hpp"
 #include "device/queue.hpp"
@@ -9,13 +9,14 @@
 namespace slip {
 
 template <class T> struct RmsNormFwd {
-  View2<const T> x;    // (rows, H)
-  View2<const T> add;  // (rows, H) or empty: normalises x + add
-  View2<T> sum;        // (rows, H): where x + add goes, may alias x; empty when `add` is
-  const T* gain;       // (H)
-  float eps;           // inside the root
-  View2<T> y;          // (rows, H); empty: only the sum, or what is captured, is wanted
-  Acc<T>* inv_rms;     // (rows) kept for the backward pass, or null
+  View2<const T> x;      // (rows, H)
+  View2<const T> add;    // (rows, H) or empty: normalises x + add
+  View2<T> sum;          // (rows, H): where x + add goes, may alias x; empty when `add` is
+  const T* gain;         // (H)
+  float eps;             // inside the root
+  View2<T> y;            // (rows, H); empty: only the sum, or what is captured, is wanted
+  Acc<T>* inv_rms;       // (rows) kept for the backward pass, or null
+  bool centred = false;  // zero-centred gain
   Bf16* capture =
       nullptr;  // (rows, H) contiguous, or null: what is normalised, as bf16 (a tap of the target)
 };

@@ -20,7 +20,11 @@ template <class T> void rmsnorm_fwd_cpu(const RmsNormFwd<T>& a) {
     }
     if (a.y.empty()) continue;
     const T inv = T(1) / std::sqrt(array(x, h).square().mean() + static_cast<T>(a.eps));
-    array(a.y.row(r), h) = array(x, h) * inv * array(a.gain, h);
+    if (a.centred) {
+      array(a.y.row(r), h) = array(x, h) * inv * (T(1) + array(a.gain, h));
+    } else {
+      array(a.y.row(r), h) = array(x, h) * inv * array(a.gain, h);
+    }
     if (a.inv_rms != nullptr) a.inv_rms[r] = inv;
   }
 }

@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(kThreads)
       const Vec<W> g0 = load<W>(a.gain + p.first), g1 = load<W>(a.gain + p.second);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        x[k][0][i] = g0[i] * rounded<T>(x[k][0][i] * inv);
-        x[k][1][i] = g1[i] * rounded<T>(x[k][1][i] * inv);
+        x[k][0][i] = a.centred ? (1 + g0[i]) * (x[k][0][i] * inv) : g0[i] * rounded<T>(x[k][0][i] * inv);
+        x[k][1][i] = a.centred ? (1 + g1[i]) * (x[k][1][i] * inv) : g1[i] * rounded<T>(x[k][1][i] * inv);
       }
     }
   }

@@ -18,9 +18,10 @@ template <class T> struct HeadRopeFwd {
   const T* gain;  // (head_dim), or null: no norm (Llama)
   float eps;
   RopeTable table;
-  const int* position;  // (rows), each < table rows
-  View2<T> y;           // (rows, heads*head_dim), may alias x when no backward pass follows
-  Acc<T>* inv_rms;      // (rows*heads) kept for the backward pass, or null
+  const int* position;   // (rows), each < table rows
+  View2<T> y;            // (rows, heads*head_dim), may alias x when no backward pass follows
+  Acc<T>* inv_rms;       // (rows*heads) kept for the backward pass, or null
+  bool centred = false;  // zero-centred gain, as in rmsnorm.hpp
 };
 template <class T> void head_rope_fwd_cpu(const HeadRopeFwd<T>&);
 template <class T> void head_rope_fwd_cuda(const HeadRopeFwd<T>&, CudaStream);

@@ -18,7 +18,11 @@ template <class T> void head_rope_fwd_cpu(const HeadRopeFwd<T>& a) {
       n = array(a.x.row(r) + head * d, d);
       if (a.gain != nullptr) {
         const T inv = T(1) / std::sqrt(n.square().mean() + static_cast<T>(a.eps));
-        n *= inv * array(a.gain, d);
+        if (a.centred) {
+          n *= inv * (T(1) + array(a.gain, d));
+        } else {
+          n *= inv * array(a.gain, d);
+        }
         if (a.inv_rms != nullptr) a.inv_rms[r * a.heads + head] = inv;
       }
       auto y = array(a.y.row(r) + head * d, d);

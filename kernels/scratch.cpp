@@ -3,6 +3,7 @@
 
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/gated_delta.hpp"
 #include "kernels/partials.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/rope.hpp"
@@ -32,5 +33,16 @@ int64_t block_attention_bwd_scratch(const AttentionShape& s, int64_t blocks, int
   return static_cast<void>(context), simple;
 #endif
 }
+
+// What the fast kernels hand from one to the other; the simple one keeps its state in registers. Room for as
+// many chunks as documents of 512 tokens on average make.
+template <class T> int64_t gated_delta_scratch(const DeltaShape& s, int64_t tokens, Device device) {
+  if (device == Device::cpu || sizeof(T) != 2 || !delta_chunks_fit(s)) return 0;
+  const int64_t chunks = (tokens + kDeltaChunk - 1) / kDeltaChunk + tokens / 512;
+  return chunks * s.value_heads * kDeltaBlockBytes;
+}
+template int64_t gated_delta_scratch<float>(const DeltaShape&, int64_t, Device);
+template int64_t gated_delta_scratch<double>(const DeltaShape&, int64_t, Device);
+template int64_t gated_delta_scratch<Bf16>(const DeltaShape&, int64_t, Device);
 
 }  // namespace slip

@@ -22,8 +22,12 @@ struct RowShape {
 };
 
 // FLOPs (2 per multiply-add) of the forward that captures: layers 0..last_tap, no head. Per token and layer
-//   2 (H (N + 2 Nkv) D + N D H + 3 H I)  products, and  2 N D S  causal attention over documents of S tokens.
+//   2 (H (N + 2 Nkv) D + N D H + 3 H I)  products, and  2 N D S  causal attention over documents of S tokens;
+//   2 H N D  more where the attention has an output gate. A gated delta net has, with K key heads of k and V
+//   value heads of v columns, products of 2 (H (2 K k + 2 V v + 2 V) + V v H + 3 H I), and in chunks of C =
+//   64 tokens  2 V (C (k + 2 v) + 3 k v) + 4 K C k.
 double target_row_flops(const TargetModel&, int64_t last_tap, const RowShape&);
+double gated_delta_flops(const DeltaNetConfig&);  // of a token in one layer, without products by weights
 
 // FLOPs of one training row: b = block, K taps, L layers, S tokens a document, V rows of the head, P = blocks
 // * b.

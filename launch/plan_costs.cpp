@@ -1,6 +1,7 @@
 // FLOPs of a row on each side; the formulas are in plan.hpp.
 #include <algorithm>
 
+#include "kernels/gated_delta.hpp"
 #include "launch/plan.hpp"
 
 namespace slip {
@@ -19,10 +20,25 @@ double document_tokens(const RowShape& row) {
 
 }  // namespace
 
+double gated_delta_flops(const DeltaNetConfig& d) {
+  const auto k = static_cast<double>(d.key_dim), v = static_cast<double>(d.value_dim);
+  const double chunk = kDeltaChunk;
+  return 2 * static_cast<double>(d.value_heads) * (chunk * (k + 2 * v) + 3 * k * v) +
+         4 * static_cast<double>(d.key_heads) * chunk * k;
+}
+
 double target_row_flops(const TargetModel& m, int64_t last_tap, const RowShape& row) {
-  const double attention = 2 * static_cast<double>(m.heads * m.head_dim) * document_tokens(row);
-  return static_cast<double>(row.tokens) * static_cast<double>(last_tap + 1) *
-         (2 * layer_products(m) + attention);
+  const auto h = static_cast<double>(m.hidden), q = static_cast<double>(m.heads * m.head_dim);
+  const double full =
+      2 * layer_products(m) + 2 * q * document_tokens(row) + (m.attention_gate ? 2 * h * q : 0);
+  const DeltaNetConfig& d = m.delta;
+  const auto in = static_cast<double>(d.channels() + d.values() + 2 * d.value_heads),
+             out = static_cast<double>(d.values());
+  const double linear =
+      2 * (h * in + out * h + 3 * h * static_cast<double>(m.intermediate)) + gated_delta_flops(d);
+  double token = 0;
+  for (int64_t l = 0; l <= last_tap; ++l) token += m.is_linear(l) ? linear : full;
+  return static_cast<double>(row.tokens) * token;
 }
 
 double drafter_row_flops(const DrafterModel& m, const RowShape& row) {

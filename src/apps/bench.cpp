@@ -28,7 +28,7 @@ void check_options(const BenchOptions& o, const std::string& what, bool bf16) {
   if (o.warmup < -1 || o.warmup > 1 << 24)
     fail_usage(fmt::format("--warmup: {} is not between 0 and {}", o.warmup, 1 << 24));
   if (o.cudnn && (what != "target" || !bf16)) fail_usage("--cudnn: for `bench target` in bf16 on a GPU");
-  if (o.profile && what != "drafter") fail_usage("--profile: only `bench drafter` has one");
+  if (o.profile && what == "ops") fail_usage("--profile: `bench drafter` and `bench target` have one");
   if (what != "ops" && !o.names.empty())
     fail_usage(fmt::format("bench {}: unexpected '{}'", what, o.names.front()));
   const std::vector<std::string> known = op_names();
@@ -90,7 +90,9 @@ int run_bench(const Arguments& arguments) {
       .number("blocks-per-pass", &o.blocks_per_pass, "blocks trained together; default: all of a row")
       .number("repeat", &o.repeat, "timed repeats; default: ops 20, others 10")
       .number("warmup", &o.warmup, "repeats before them; default 3")
-      .flag("profile", &o.profile, "drafter: every operation of the step alone; they sum to the step")
+      .flag("profile", &o.profile,
+            "drafter: every operation of the step alone; they sum to the step. target: what share of the "
+            "capture each operation has, timed inside it")
       .flag("cudnn", &o.cudnn, "target: with cuDNN's attention in place of ours")
       .text("out", &o.out, "append the JSON lines to this file")
       .text("commit", &o.commit, "what the rows call this build, where the build does not know")

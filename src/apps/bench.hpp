@@ -34,6 +34,17 @@ struct Repeats {
 };
 Timing measure(const Queue&, const Repeats&, const std::function<void()>& work);
 
+// What share of a piece of work each of its parts has: `work` calls its argument with the part's name before
+// every part. The median over the repeats, in the order in which the names first come.
+struct PartTiming {
+  std::string name;
+  int64_t calls;  // of one repeat
+  Timing time;    // of all of them
+};
+using Mark = std::function<void(const char*)>;
+std::vector<PartTiming> measure_parts(const Queue&, const Repeats&,
+                                      const std::function<void(const Mark&)>& work);
+
 struct Machine {
   std::string device;
   std::vector<std::pair<std::string, double>> clocks;  // under load, where nvidia-smi says

@@ -37,6 +37,21 @@ std::vector<double> measure_cpu(const Repeats& r, const std::function<void()>& w
   return ms;
 }
 
+// One repeat: each mark's name and the milliseconds to the next mark or the end.
+using Marks = std::vector<std::pair<std::string, double>>;
+
+Marks marks_cpu(const std::function<void(const Mark&)>& work) {
+  Marks marks;
+  std::vector<double> at;
+  work([&](const char* name) {
+    marks.emplace_back(name, 0);
+    at.push_back(thread_ms());
+  });
+  at.push_back(thread_ms());
+  for (size_t i = 0; i < marks.size(); ++i) marks[i].second = at[i + 1] - at[i];
+  return marks;
+}
+
 #if SLIP_HAVE_CUDA
 Event timing_event() {
   cudaEvent_t e = nullptr;
@@ -63,6 +78,27 @@ std::vector<double> measure_cuda(const Queue& q, const Repeats& r, const std::fu
   }
   return ms;
 }
+
+Marks marks_cuda(const Queue& q, const std::function<void(const Mark&)>& work) {
+  Marks marks;
+  std::vector<Event> at;
+  const auto record = [&] {
+    at.push_back(timing_event());
+    check(cudaEventRecord(at.back().get(), q.stream));
+  };
+  work([&](const char* name) {
+    marks.emplace_back(name, 0);
+    record();
+  });
+  record();
+  synchronize(q);
+  for (size_t i = 0; i < marks.size(); ++i) {
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, at[i].get(), at[i + 1].get()));
+    marks[i].second = ms;
+  }
+  return marks;
+}
 #endif
 
 }  // namespace
@@ -75,6 +111,35 @@ Timing measure(const Queue& q, const Repeats& r, const std::function<void()>& wo
   if (!q.on_cpu()) return summary(measure_cuda(q, r, work));
 #endif
   return summary(measure_cpu(r, work));
+}
+
+std::vector<PartTiming> measure_parts(const Queue& q, const Repeats& r,
+                                      const std::function<void(const Mark&)>& work) {
+  require(r.count > 0, "measure_parts: no repeats");
+  for (int64_t i = 0; i < r.warmup; ++i) work([](const char*) {});
+  synchronize(q);
+  std::vector<PartTiming> parts;
+  std::vector<std::vector<double>> sums;  // [part][repeat]
+  for (int64_t i = 0; i < r.count; ++i) {
+#if SLIP_HAVE_CUDA
+    const Marks marks = q.on_cpu() ? marks_cpu(work) : marks_cuda(q, work);
+#else
+    const Marks marks = marks_cpu(work);
+#endif
+    for (std::vector<double>& s : sums) s.push_back(0);
+    for (PartTiming& p : parts) p.calls = 0;
+    for (const auto& [name, ms] : marks) {
+      auto at = std::find_if(parts.begin(), parts.end(), [&](const PartTiming& p) { return p.name == name; });
+      if (at == parts.end()) {
+        at = parts.insert(at, {name, 0, {}});
+        sums.emplace_back(static_cast<size_t>(i + 1), 0.0);
+      }
+      ++at->calls;
+      sums[static_cast<size_t>(at - parts.begin())].back() += ms;
+    }
+  }
+  for (size_t i = 0; i < parts.size(); ++i) parts[i].time = summary(sums[i]);
+  return parts;
 }
 
 }  // namespace slip

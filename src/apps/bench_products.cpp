@@ -3,6 +3,7 @@
 
 #include "apps/bench_shapes.hpp"
 #include "kernels/fill.hpp"
+#include "model/target.hpp"
 
 namespace slip {
 namespace {
@@ -81,12 +82,19 @@ std::vector<StepProduct> step_products(const StepShape& s, int64_t chunk_rows) {
 }
 
 std::vector<StepProduct> target_products(const TargetModel& m, int64_t layers, int64_t tokens) {
-  const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  const auto product = [&](const char* name, int64_t n, int64_t k) {
-    return StepProduct{name, Product::nt, tokens, n, k, false, false, false, layers};
+  int64_t linear = 0;
+  for (int64_t l = 0; l < layers; ++l) linear += m.is_linear(l);
+  std::vector<StepProduct> out;
+  const auto add = [&](const char* name, int64_t n, int64_t k, int64_t times) {
+    if (times > 0) out.push_back({name, Product::nt, tokens, n, k, false, false, false, times});
   };
-  return {product("qkv", q + 2 * kv, m.hidden), product("o", m.hidden, q),
-          product("gate_up", 2 * m.intermediate, m.hidden), product("down", m.hidden, m.intermediate)};
+  add("in of attention", attention_columns(m), m.hidden, layers - linear);
+  add("o of attention", m.hidden, m.heads * m.head_dim, layers - linear);
+  add("in of delta nets", delta_columns(m), m.hidden, linear);
+  add("o of delta nets", m.hidden, m.delta.values(), linear);
+  add("gate_up", 2 * m.intermediate, m.hidden, layers);
+  add("down", m.hidden, m.intermediate, layers);
+  return out;
 }
 
 double total_flops(const std::vector<StepProduct>& list) {

@@ -64,15 +64,25 @@ TargetModel target_model(const char* type, int64_t hidden, int64_t intermediate,
   return m;
 }
 
+TargetModel qwen36_27b() {  // as configs/models/qwen3.6-27b
+  TargetModel m = target_model("qwen3_5", 5120, 17408, 64, 24, 4, 256, 248320);
+  m.eps = 1e-6f, m.rope.theta = 1e7, m.rope.partial = 0.25;
+  m.qk_norm = m.centred_norms = m.attention_gate = true;
+  for (int64_t l = 0; l < m.layers; ++l) m.linear.push_back(l % 4 != 3);
+  m.delta = {.key_heads = 16, .value_heads = 48, .key_dim = 128, .value_dim = 128, .taps = 4};
+  return m;
+}
+
 }  // namespace
 
 std::vector<std::string> drafter_shapes() { return {"tiny", "qwen3-8b", "qwen3.6-27b"}; }
-std::vector<std::string> target_shapes() { return {"tiny", "qwen3-8b", "llama-3.1-8b"}; }
+std::vector<std::string> target_shapes() { return {"tiny", "qwen3-8b", "llama-3.1-8b", "qwen3.6-27b"}; }
 
 TargetModel bench_target_model(const std::string& shape) {
   if (shape == "tiny") return target_model("qwen3", 128, 384, 6, 4, 2, 64, 272);
   if (shape == "qwen3-8b") return target_model("qwen3", 4096, 12288, 36, 32, 8, 128, 151936);
   if (shape == "llama-3.1-8b") return target_model("llama", 4096, 14336, 32, 32, 8, 128, 128256);
+  if (shape == "qwen3.6-27b") return qwen36_27b();
   std::error_code ignored;
   if (!std::filesystem::is_directory(shape, ignored)) {
     fail_usage(fmt::format("--shape: '{}' is neither one of {} nor a target's folder", shape,
@@ -83,7 +93,8 @@ TargetModel bench_target_model(const std::string& shape) {
 
 std::vector<int64_t> bench_target_taps(const std::string& shape, const TargetModel& m) {
   if (shape == "tiny") return {0, 2};
-  return default_taps(m.layers, std::min<int64_t>(5, m.layers));
+  if (m.layers < 8) return {0, m.layers - 1};  // the default rule would name a layer twice
+  return default_taps(m.layers, 5);
 }
 
 RowTokens random_row(const RowSizes& s, int64_t vocab) {

@@ -151,7 +151,7 @@ DrafterModel read_drafter(const std::string& path, const TargetModel* for_new) {
   if (!(m.initializer_range >= 0) || !std::isfinite(m.initializer_range))
     c.refuse("initializer_range", "a number from 0 is expected");
   m.max_position = c.size("max_position_embeddings");
-  m.rope = read_rope(c, {"default"});
+  m.rope = read_rope(c, {.types = {"default"}});
   if (const json* bos = c.find("bos_token_id")) m.bos_token = bos->dump();
   if (const json* eos = c.find("eos_token_id")) m.eos_token = eos->dump();
   return m;

@@ -104,25 +104,38 @@ void refuse_unsupported(const ConfigObject& c) {
     if (c.boolean(key).value_or(false)) c.refuse(key, "supported: false");
   }
   if (c.text("hidden_act").value_or("silu") != "silu") c.refuse("hidden_act", "supported: silu");
+  refuse_quantized(c);
+}
+
+void refuse_quantized(const ConfigObject& c) {
   for (const char* key : {"quantization_config", "compression_config"}) {
     if (c.find(key) != nullptr)
       c.refuse(key, "quantized weights are not supported; supported: BF16, F16, F32 weights");
   }
-  if (c.number("partial_rotary_factor").value_or(1) != 1)
-    c.refuse("partial_rotary_factor", "supported: 1 (the whole head is rotated)");
 }
 
-RopeConfig read_rope(const ConfigObject& c, const std::vector<std::string>& types) {
+RopeConfig read_rope(const ConfigObject& c, const RopeRules& rules) {
+  const std::vector<std::string>& types = rules.types;
   RopeConfig rope;
+  rope.partial = rules.default_partial.value_or(1);
   // Where a value was stated first, to name both places when two differ.
-  std::optional<std::string> type_from, theta_from;
+  std::optional<std::string> type_from, theta_from, partial_from;
   const auto state = [&](auto& field, std::optional<std::string>& from, const ConfigObject& o,
                          const char* key, const auto& value) {
     if (from && field != value) o.refuse(key, fmt::format("but {} is {}", *from, field));
     field = value;
     from = o.prefix + key;
   };
+  const auto read_partial = [&](const ConfigObject& o) {
+    const char* key = "partial_rotary_factor";
+    const auto partial = o.number(key);
+    if (!partial) return;
+    if (!rules.default_partial && *partial != 1) o.refuse(key, "supported: 1 (the whole head is rotated)");
+    if (!(*partial > 0) || *partial > 1) o.refuse(key, "more than 0 and at most 1 is expected");
+    state(rope.partial, partial_from, o, key, *partial);
+  };
   if (const auto theta = c.number("rope_theta")) state(rope.theta, theta_from, c, "rope_theta", *theta);
+  read_partial(c);
   std::optional<ConfigObject> scaling;  // the object that carries llama3's numbers
   for (const char* spelling : {"rope_parameters", "rope_scaling"}) {
     const auto o = c.object(spelling);
@@ -140,9 +153,9 @@ RopeConfig read_rope(const ConfigObject& c, const std::vector<std::string>& type
     if (std::string(spelling) == "rope_scaling" && !o->find("rope_type") && !o->find("type")) {
       c.refuse(spelling, fmt::format("rope_type is missing; supported: {}", fmt::join(types, ", ")));
     }
-    if (o->number("partial_rotary_factor").value_or(1) != 1)
-      o->refuse("partial_rotary_factor", "supported: 1 (the whole head is rotated)");
-    if (o->find("mrope_section") != nullptr) o->refuse("mrope_section", "M-RoPE is not supported");
+    read_partial(*o);
+    if (!rules.sections && o->find("mrope_section") != nullptr)
+      o->refuse("mrope_section", "M-RoPE is not supported");
     if (const auto theta = o->number("rope_theta")) state(rope.theta, theta_from, *o, "rope_theta", *theta);
     if (rope.type == "llama3") {
       const double factor = o->positive("factor"), low = o->positive("low_freq_factor"),
@@ -215,10 +228,11 @@ std::vector<std::string> read_layer_types(const ConfigObject& c, int64_t layers,
 }
 
 std::vector<double> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
-  std::vector<double> f(static_cast<size_t>(head_dim / 2));
+  const auto rotary = static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial);
+  std::vector<double> f(static_cast<size_t>(rotary / 2));
   const double pi = std::acos(-1.0), original = static_cast<double>(rope.original_max_position);
   for (size_t i = 0; i < f.size(); ++i) {
-    f[i] = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    f[i] = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotary));
     if (rope.type != "llama3") continue;
     const double wavelength = 2 * pi / f[i];
     if (wavelength < original / rope.high_freq_factor) continue;

@@ -33,10 +33,16 @@ struct ConfigObject {
 ConfigObject read_config_object(const std::string& path);
 
 // What targets and drafters share: refuses attention_bias, mlp_bias, hidden_act other than silu,
-// quantization, partial rotation.
+// quantization.
 void refuse_unsupported(const ConfigObject&);
-// Either spelling of RoPE; what both say must agree; `types` are those supported.
-RopeConfig read_rope(const ConfigObject&, const std::vector<std::string>& types);
+void refuse_quantized(const ConfigObject&);
+// Either spelling of RoPE; what both say must agree.
+struct RopeRules {
+  std::vector<std::string> types;           // supported
+  std::optional<double> default_partial{};  // partial rotation is supported, and this is it when absent
+  bool sections = false;  // mrope_section is known: for text all its positions are the token's
+};
+RopeConfig read_rope(const ConfigObject&, const RopeRules&);
 int64_t read_layers_count(const ConfigObject&);  // num_hidden_layers
 int64_t read_head_dim(const ConfigObject&, int64_t hidden,
                       int64_t heads);  // from the file, else hidden / heads

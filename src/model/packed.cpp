@@ -9,7 +9,9 @@ PackedRow::PackedRow(const std::string& name, int64_t max_tokens, Arena& arena)
     : max_tokens_(max_tokens),
       ids_(arena.take<int>(name + ".ids", max_tokens)),
       position_(arena.take<int>(name + ".position", max_tokens)),
-      cu_(arena.take<int>(name + ".cu", max_tokens + 1)) {}
+      cu_(arena.take<int>(name + ".cu", max_tokens + 1)),
+      documents_(arena.take<DeltaDocument>(name + ".documents", max_tokens)),
+      chunks_(arena.take<DeltaChunk>(name + ".chunks", max_tokens)) {}
 
 Packed PackedRow::set(std::span<const int32_t> ids, std::span<const int64_t> lengths, const Queue& queue) {
   const int64_t tokens = static_cast<int64_t>(ids.size());
@@ -28,7 +30,22 @@ Packed PackedRow::set(std::span<const int32_t> ids, std::span<const int64_t> len
   copy_to_device(ids_, host_ids_.data(), tokens * word, queue);
   copy_to_device(position_, host_position_.data(), tokens * word, queue);
   copy_to_device(cu_, host_cu_.data(), static_cast<int64_t>(host_cu_.size()) * word, queue);
-  return {tokens, static_cast<int>(lengths.size()), ids_, position_, cu_, host_cu_.data()};
+  cut_chunks(lengths, host_documents_, host_chunks_);
+  const auto upload = [&]<class V>(V* to, const std::vector<V>& from) {
+    copy_to_device(to, from.data(), static_cast<int64_t>(from.size() * sizeof(V)), queue);
+    return static_cast<int>(from.size());
+  };
+  return {.tokens = tokens,
+          .documents = static_cast<int>(lengths.size()),
+          .ids = ids_,
+          .position = position_,
+          .cu = cu_,
+          .cu_host = host_cu_.data(),
+          .delta = {.documents = documents_,
+                    .chunks = chunks_,
+                    .documents_host = host_documents_.data(),
+                    .document_count = upload(documents_, host_documents_),
+                    .chunk_count = upload(chunks_, host_chunks_)}};
 }
 
 RopeTable make_rope_table(const std::string& name, const RopeConfig& rope, int64_t head_dim,

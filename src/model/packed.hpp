@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/arena.hpp"
+#include "kernels/gated_delta.hpp"
 #include "kernels/rope.hpp"
 #include "model/config.hpp"
 
@@ -18,6 +19,7 @@ struct Packed {
   const int* position = nullptr;  // (tokens) restarting at 0 in every document
   const int* cu = nullptr;        // (documents + 1)
   const int* cu_host = nullptr;   // the same in host memory
+  DeltaRow delta;                 // the documents and their chunks, for gated delta nets
 };
 
 // Owns the memory of one row of at most max_tokens tokens; `set` replaces what it holds.
@@ -30,7 +32,11 @@ class PackedRow {
  private:
   int64_t max_tokens_;
   int *ids_, *position_, *cu_;
+  DeltaDocument* documents_;
+  DeltaChunk* chunks_;
   std::vector<int> host_ids_, host_position_, host_cu_;  // outlive the asynchronous copies
+  std::vector<DeltaDocument> host_documents_;
+  std::vector<DeltaChunk> host_chunks_;
 };
 
 // cos and sin of position * frequency in fp32, computed in double (target-models.md 8.4).

@@ -6,7 +6,8 @@
 namespace slip {
 namespace {
 constexpr float kTargetSigma = 0.02f;  // initializer_range of the published configurations
-}
+constexpr float kConvSigma = 0.3f;     // of a depthwise convolution of four taps
+}  // namespace
 
 template <class T>
 View2<T> synthetic_matrix(const std::string& name, int64_t rows, int64_t cols, float sigma, uint64_t seed,
@@ -19,33 +20,44 @@ View2<T> synthetic_matrix(const std::string& name, int64_t rows, int64_t cols, f
 template <class T>
 TargetWeights<T> synthetic_target(const TargetModel& m, const TargetParts& parts, uint64_t seed, Arena& arena,
                                   const Queue& queue) {
-  const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  const auto matrix = [&](const std::string& name, int64_t rows, int64_t cols) {
-    return View2<const T>(
-        synthetic_matrix<T>("target." + name, rows, cols, kTargetSigma, seed, arena, queue));
+  const auto matrix = [&](const std::string& name, int64_t rows, int64_t cols, float sigma = kTargetSigma) {
+    return View2<const T>(synthetic_matrix<T>("target." + name, rows, cols, sigma, seed, arena, queue));
   };
-  const auto ones = [&](const std::string& name, int64_t count) {
-    T* v = arena.take<T>("target." + name, count);
-    if (!arena.measuring()) fill_random<T>({v, count, 1, 0, 0, 0}, queue);
-    return static_cast<const T*>(v);
+  const auto vector = [&]<class V>(const V*& at, const std::string& name, int64_t count, float mean,
+                                   float sigma) {
+    V* v = arena.take<V>("target." + name, count);
+    if (!arena.measuring()) fill_random<V>({v, count, mean, sigma, seed, fnv1a64(name)}, queue);
+    at = v;
   };
+  const float one = m.centred_norms ? 0.0f : 1.0f;
   TargetWeights<T> w;
   w.embed = matrix("embed", m.vocab, m.hidden);
   for (int64_t l = 0; l < parts.layers; ++l) {
     const std::string p = "layers." + std::to_string(l) + ".";
     typename TargetWeights<T>::Layer layer;
-    layer.input_norm = ones(p + "input_norm", m.hidden);
-    layer.post_norm = ones(p + "post_norm", m.hidden);
-    layer.q_norm = m.qk_norm ? ones(p + "q_norm", m.head_dim) : nullptr;
-    layer.k_norm = m.qk_norm ? ones(p + "k_norm", m.head_dim) : nullptr;
-    layer.qkv = matrix(p + "qkv", q + 2 * kv, m.hidden);
-    layer.o = matrix(p + "o", m.hidden, q);
+    vector(layer.input_norm, p + "input_norm", m.hidden, one, 0);
+    vector(layer.post_norm, p + "post_norm", m.hidden, one, 0);
+    if (m.is_linear(l)) {
+      const DeltaNetConfig& d = m.delta;
+      layer.in = matrix(p + "in", delta_columns(m), m.hidden);
+      layer.conv = matrix(p + "conv", d.channels(), d.taps, kConvSigma).data;
+      // Decays of the order of published ones: half-lives from a few tokens to thousands.
+      vector(layer.a_log, p + "a_log", d.value_heads, 0, 1);
+      vector(layer.dt_bias, p + "dt_bias", d.value_heads, -4, 1);
+      vector(layer.gated_norm, p + "gated_norm", d.value_dim, 1, 0);
+      layer.o = matrix(p + "o", m.hidden, d.values());
+    } else {
+      if (m.qk_norm) vector(layer.q_norm, p + "q_norm", m.head_dim, one, 0);
+      if (m.qk_norm) vector(layer.k_norm, p + "k_norm", m.head_dim, one, 0);
+      layer.in = matrix(p + "in", attention_columns(m), m.hidden);
+      layer.o = matrix(p + "o", m.hidden, m.heads * m.head_dim);
+    }
     layer.gate_up = matrix(p + "gate_up", 2 * m.intermediate, m.hidden);
     layer.down = matrix(p + "down", m.hidden, m.intermediate);
     w.layers.push_back(layer);
   }
   if (parts.head) w.head = m.tied ? w.embed : matrix("head", m.vocab, m.hidden);
-  if (parts.norm) w.norm = ones("norm", m.hidden);
+  if (parts.norm) vector(w.norm, "norm", m.hidden, one, 0);
   return w;
 }
 

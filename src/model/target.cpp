@@ -1,119 +1,128 @@
 #include "model/target.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/attention.hpp"
+#include "kernels/delta_conv.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/features.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/output_gate.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/swiglu.hpp"
-#include "model/weights.hpp"
 
 namespace slip {
 namespace {
 
-std::string layer_name(int64_t l, const char* rest) {
-  return "model.layers." + std::to_string(l) + "." + rest;
+template <class T> void probe(const Target<T>& target, const char* op) {
+  if (target.probe) target.probe(op);
 }
 
-// Calls f(name, shape) for every tensor that `parts` needs.
-template <class F>
-void for_tensors(const TargetModel& m, const WeightFolder& folder, const TargetParts& parts, F&& f) {
-  const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  f(embedding_name(folder), {m.vocab, m.hidden});
-  for (int64_t l = 0; l < parts.layers; ++l) {
-    f(layer_name(l, "input_layernorm.weight"), {m.hidden});
-    f(layer_name(l, "self_attn.q_proj.weight"), {q, m.hidden});
-    f(layer_name(l, "self_attn.k_proj.weight"), {kv, m.hidden});
-    f(layer_name(l, "self_attn.v_proj.weight"), {kv, m.hidden});
-    f(layer_name(l, "self_attn.o_proj.weight"), {m.hidden, q});
-    if (m.qk_norm) f(layer_name(l, "self_attn.q_norm.weight"), {m.head_dim});
-    if (m.qk_norm) f(layer_name(l, "self_attn.k_norm.weight"), {m.head_dim});
-    f(layer_name(l, "post_attention_layernorm.weight"), {m.hidden});
-    f(layer_name(l, "mlp.gate_proj.weight"), {m.intermediate, m.hidden});
-    f(layer_name(l, "mlp.up_proj.weight"), {m.intermediate, m.hidden});
-    f(layer_name(l, "mlp.down_proj.weight"), {m.hidden, m.intermediate});
-  }
-  if (parts.head && !m.tied) f("lm_head.weight", {m.vocab, m.hidden});
-  if (parts.norm) f("model.norm.weight", {m.hidden});
+// `in` holds q|k|v and, where the model has it, |gate; it is normed and rotated in place.
+template <class T>
+void attention_layer(const Target<T>& target, int64_t l, const Packed& p, View2<T> in, View2<T> mixed,
+                     const Attend<T>& attend, const Queue& queue) {
+  const TargetModel& m = target.model;
+  const auto& w = target.weights.layers[static_cast<size_t>(l)];
+  const int64_t q_width = m.heads * m.head_dim, kv_width = m.kv_heads * m.head_dim;
+  const View2<T> q = in.cols_from(0, q_width), kv = in.cols_from(q_width, 2 * kv_width);
+  const auto norm_and_rotate = [&](View2<T> x, int64_t heads, const T* gain) {
+    probe(target, "head_rope");
+    head_rope_fwd<T>({.x = x,
+                      .heads = static_cast<int>(heads),
+                      .head_dim = static_cast<int>(m.head_dim),
+                      .gain = gain,
+                      .eps = m.eps,
+                      .table = target.buffers.rope,
+                      .position = p.position,
+                      .y = x,
+                      .inv_rms = nullptr,
+                      .centred = m.centred_norms},
+                     queue);
+  };
+  norm_and_rotate(q, m.heads, w.q_norm);
+  norm_and_rotate(kv.cols_from(0, kv_width), m.kv_heads, w.k_norm);
+  probe(target, "attention");
+  attend(l, q, kv, mixed);
+  if (!m.attention_gate) return;
+  probe(target, "output_gate");
+  output_gate_fwd<T>({mixed, in.cols_from(q_width + 2 * kv_width, q_width), mixed}, queue);
+}
+
+// `in` holds q|k|v|z|b|a.
+template <class T>
+void delta_layer(const Target<T>& target, int64_t l, const Packed& p, View2<T> in, View2<T> mixed,
+                 const Queue& queue) {
+  const DeltaNetConfig& d = target.model.delta;
+  const auto& w = target.weights.layers[static_cast<size_t>(l)];
+  const TargetBuffers<T>& b = target.buffers;
+  const View2<T> conv = b.conv.rows_from(0, p.tokens);
+  const int64_t z = d.channels(), beta = z + d.values(), alpha = beta + d.value_heads;
+  probe(target, "delta_conv");
+  delta_conv_fwd<T>({.x = in.cols_from(0, d.channels()),
+                     .taps = w.conv,
+                     .tap_count = static_cast<int>(d.taps),
+                     .head_dim = static_cast<int>(d.key_dim),
+                     .normed = 2 * d.keys(),
+                     .position = p.position,
+                     .y = conv},
+                    queue);
+  probe(target, "gated_delta");
+  gated_delta_fwd<T>({.shape = target_delta(target.model),
+                      .q = conv.cols_from(0, d.keys()),
+                      .k = conv.cols_from(d.keys(), d.keys()),
+                      .v = conv.cols_from(2 * d.keys(), d.values()),
+                      .a = in.cols_from(alpha, d.value_heads),
+                      .b = in.cols_from(beta, d.value_heads),
+                      .a_log = w.a_log,
+                      .dt_bias = w.dt_bias,
+                      .row = p.delta,
+                      .out = mixed,
+                      .scratch = b.scratch,
+                      .scratch_bytes = b.scratch_bytes},
+                     queue);
+  probe(target, "gated_norm");
+  gated_norm_fwd<T>({.x = mixed,
+                     .gate = in.cols_from(z, d.values()),
+                     .heads = static_cast<int>(d.value_heads),
+                     .head_dim = static_cast<int>(d.value_dim),
+                     .gain = w.gated_norm,
+                     .eps = target.model.eps,
+                     .sigmoid = d.sigmoid_gate,
+                     .y = mixed},
+                    queue);
 }
 
 }  // namespace
-
-void check_target_tensors(const TargetModel& m, const WeightFolder& folder, const TargetParts& parts) {
-  for_tensors(m, folder, parts,
-              [&](const std::string& name, const std::vector<int64_t>& shape) { folder.need(name, shape); });
-}
-
-template <class T>
-TargetWeights<T> load_target(const TargetModel& m, const WeightFolder& folder, const TargetParts& parts,
-                             Arena& arena, const Queue& queue) {
-  check_target_tensors(m, folder, parts);
-  WeightReader<T> reader(folder, queue, arena.measuring());
-  // Matrices that lie below one another in memory, read one after the other.
-  const auto stack = [&](const std::string& name, const std::vector<std::string>& names, int64_t cols) {
-    int64_t rows = 0;
-    for (const std::string& n : names) rows += folder.find(n)->shape[0];
-    const View2<T> all = arena.take2<T>("target." + name, rows, cols);
-    int64_t first = 0;
-    for (const std::string& n : names) {
-      const int64_t count = folder.find(n)->shape[0];
-      reader.read(n, all.rows_from(first, count));
-      first += count;
-    }
-    return View2<const T>(all);
-  };
-  const auto vector = [&](const std::string& name) {
-    T* v = arena.take<T>("target." + name, folder.find(name)->shape[0]);
-    reader.read(name, View2<T>(v, 1, folder.find(name)->shape[0]));
-    return static_cast<const T*>(v);
-  };
-  TargetWeights<T> w;
-  w.embed = stack("embed", {embedding_name(folder)}, m.hidden);
-  for (int64_t l = 0; l < parts.layers; ++l) {
-    const auto n = [&](const char* rest) { return layer_name(l, rest); };
-    const auto matrix = [&](const char* what, const std::vector<std::string>& names, int64_t cols) {
-      return stack("layers." + std::to_string(l) + "." + what, names, cols);
-    };
-    typename TargetWeights<T>::Layer layer;
-    layer.input_norm = vector(n("input_layernorm.weight"));
-    layer.post_norm = vector(n("post_attention_layernorm.weight"));
-    layer.q_norm = m.qk_norm ? vector(n("self_attn.q_norm.weight")) : nullptr;
-    layer.k_norm = m.qk_norm ? vector(n("self_attn.k_norm.weight")) : nullptr;
-    layer.qkv = matrix(
-        "qkv", {n("self_attn.q_proj.weight"), n("self_attn.k_proj.weight"), n("self_attn.v_proj.weight")},
-        m.hidden);
-    layer.o = matrix("o", {n("self_attn.o_proj.weight")}, m.heads * m.head_dim);
-    layer.gate_up = matrix("gate_up", {n("mlp.gate_proj.weight"), n("mlp.up_proj.weight")}, m.hidden);
-    layer.down = matrix("down", {n("mlp.down_proj.weight")}, m.intermediate);
-    w.layers.push_back(layer);
-  }
-  if (parts.head) w.head = m.tied ? w.embed : stack("head", {"lm_head.weight"}, m.hidden);
-  if (parts.norm) w.norm = vector("model.norm.weight");
-  return w;
-}
 
 template <class T>
 TargetBuffers<T> make_target_buffers(const TargetModel& m, int64_t max_tokens, Arena& arena,
                                      const Queue& queue, int64_t positions) {
   const char* key = "data.row_tokens";
-  const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  return {.rope = make_rope_table("target.rope", m.rope, m.head_dim, std::max(positions, max_tokens), arena,
-                                  queue),
-          .x = arena.take2<T>("target.x", max_tokens, m.hidden, key),
-          .y = arena.take2<T>("target.y", max_tokens, m.hidden, key),
-          .qkv = arena.take2<T>("target.qkv", max_tokens, q + 2 * kv, key),
-          .attention = arena.take2<T>("target.attention", max_tokens, q, key),
-          .delta = arena.take2<T>("target.delta", max_tokens, m.hidden, key),
-          .gate_up = arena.take2<T>("target.gate_up", max_tokens, 2 * m.intermediate, key),
-          .act = arena.take2<T>("target.act", max_tokens, m.intermediate, key)};
+  const bool hybrid = !m.linear.empty();
+  const int64_t q = m.heads * m.head_dim;
+  const int64_t in = std::max(attention_columns(m), hybrid ? delta_columns(m) : 0),
+                mixed = std::max(q, hybrid ? m.delta.values() : 0);
+  TargetBuffers<T> b{.rope = make_rope_table("target.rope", m.rope, m.head_dim,
+                                             std::max(positions, max_tokens), arena, queue),
+                     .x = arena.take2<T>("target.x", max_tokens, m.hidden, key),
+                     .y = arena.take2<T>("target.y", max_tokens, m.hidden, key),
+                     .in = arena.take<T>("target.in", max_tokens * in, key),
+                     .mixed = arena.take<T>("target.mixed", max_tokens * mixed, key),
+                     .update = arena.take2<T>("target.update", max_tokens, m.hidden, key),
+                     .gate_up = arena.take2<T>("target.gate_up", max_tokens, 2 * m.intermediate, key),
+                     .act = arena.take2<T>("target.act", max_tokens, m.intermediate, key)};
+  if (hybrid) {
+    b.conv = arena.take2<T>("target.conv", max_tokens, m.delta.channels(), key);
+    b.scratch_bytes = gated_delta_scratch<T>(target_delta(m), max_tokens, queue.device);
+    b.scratch = arena.take<uint8_t>("target.delta_scratch", b.scratch_bytes, key);
+  }
+  return b;
 }
 
 std::unique_ptr<CudnnAttention> make_cudnn_attention(const TargetModel& m, int64_t max_tokens, Arena& arena) {
-  const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  const CudnnAttention::Limits limits{target_attention(m), q + 2 * kv, q, max_tokens};
+  const CudnnAttention::Limits limits{target_attention(m), attention_columns(m), m.heads * m.head_dim,
+                                      max_tokens};
   return std::make_unique<CudnnAttention>("target.cudnn", limits, arena);
 }
 
@@ -141,23 +150,36 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
                    const Queue& queue, const Attend<T>& attend, const OnTap<T>& on_tap,
                    const TapStore& capture) {
   const TargetModel& m = target.model;
-  const int heads = static_cast<int>(m.heads), kv_heads = static_cast<int>(m.kv_heads),
-            d = static_cast<int>(m.head_dim);
-  const int64_t q_width = m.heads * m.head_dim, kv_width = m.kv_heads * m.head_dim;
   const auto rows = [&](const View2<T>& v) { return v.rows_from(0, in.tokens); };
   const TargetBuffers<T>& b = target.buffers;
-  const View2<T> x = rows(b.x), y = rows(b.y), qkv = rows(b.qkv), attention = rows(b.attention),
-                 delta = rows(b.delta), gate_up = rows(b.gate_up), act = rows(b.act);
-  const View2<T> q = qkv.cols_from(0, q_width), k = qkv.cols_from(q_width, kv_width),
-                 kv = qkv.cols_from(q_width, 2 * kv_width);
+  const View2<T> x = rows(b.x), y = rows(b.y), update = rows(b.update), gate_up = rows(b.gate_up),
+                 act = rows(b.act);
   const int64_t last = *std::max_element(taps.begin(), taps.end());
   require(last < static_cast<int64_t>(target.weights.layers.size()), "target: a tapped layer was not loaded");
+  // x + add, and of that y where a gain is given
+  const auto add_and_norm = [&](View2<const T> add, const T* gain, Bf16* store) {
+    probe(target, "norm");
+    rmsnorm_fwd<T>({.x = x,
+                    .add = add,
+                    .sum = add.empty() ? View2<T>() : x,
+                    .gain = gain,
+                    .eps = m.eps,
+                    .y = gain == nullptr ? View2<T>() : y,
+                    .inv_rms = nullptr,
+                    .centred = m.centred_norms,
+                    .capture = store},
+                   queue);
+  };
+  const auto product = [&](const char* op, View2<const T> from, View2<const T> weight, View2<T> to) {
+    probe(target, op);
+    matmul<T, T>({Product::nt, from, weight, to}, queue);
+  };
 
+  probe(target, "embedding");
   gather_rows<T>({.table = target.weights.embed, .index = in.ids, .out = x}, queue);
   // One norm completes the stream: adds the MLP output of the layer before and writes the first tap of that
   // layer on the way.
   const auto enter = [&](int64_t l, View2<const T> pending) {
-    const bool more = l <= last;
     std::vector<int> due;
     for (size_t i = 0; i < taps.size(); ++i) {
       if (taps[i] == l - 1) due.push_back(static_cast<int>(i));
@@ -166,15 +188,8 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
     for (const int i : due) {
       if (Bf16* const to = capture ? capture(i) : nullptr) stores.push_back(to);
     }
-    rmsnorm_fwd<T>({.x = x,
-                    .add = pending,
-                    .sum = pending.empty() ? View2<T>() : x,
-                    .gain = more ? target.weights.layers[static_cast<size_t>(l)].input_norm : nullptr,
-                    .eps = m.eps,
-                    .y = more ? y : View2<T>(),
-                    .inv_rms = nullptr,
-                    .capture = stores.empty() ? nullptr : stores[0]},
-                   queue);
+    add_and_norm(pending, l <= last ? target.weights.layers[static_cast<size_t>(l)].input_norm : nullptr,
+                 stores.empty() ? nullptr : stores[0]);
     for (size_t i = 1; i < stores.size(); ++i)
       cast<T, T, Bf16>({x, View2<Bf16>(stores[i], x.rows, x.cols)}, queue);
     for (const int i : due) on_tap(i, x);
@@ -182,42 +197,24 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
   enter(0, {});
   for (int64_t l = 0; l <= last; ++l) {
     const auto& w = target.weights.layers[static_cast<size_t>(l)];
-    matmul<T, T>({Product::nt, y, w.qkv, qkv}, queue);
-    head_rope_fwd<T>({.x = q,
-                      .heads = heads,
-                      .head_dim = d,
-                      .gain = w.q_norm,
-                      .eps = m.eps,
-                      .table = b.rope,
-                      .position = in.position,
-                      .y = q,
-                      .inv_rms = nullptr},
-                     queue);
-    head_rope_fwd<T>({.x = k,
-                      .heads = kv_heads,
-                      .head_dim = d,
-                      .gain = w.k_norm,
-                      .eps = m.eps,
-                      .table = b.rope,
-                      .position = in.position,
-                      .y = k,
-                      .inv_rms = nullptr},
-                     queue);
-    attend(l, q, kv, attention);
-    matmul<T, T>({Product::nt, attention, w.o, delta}, queue);
-    rmsnorm_fwd<T>(
-        {.x = x, .add = delta, .sum = x, .gain = w.post_norm, .eps = m.eps, .y = y, .inv_rms = nullptr},
-        queue);
-    matmul<T, T>({Product::nt, y, w.gate_up, gate_up}, queue);
+    const View2<T> projected(b.in, in.tokens, w.in.rows), mixed(b.mixed, in.tokens, w.o.cols);
+    product("in", y, w.in, projected);
+    if (m.is_linear(l)) {
+      delta_layer(target, l, in, projected, mixed, queue);
+    } else {
+      attention_layer(target, l, in, projected, mixed, attend, queue);
+    }
+    product("o", mixed, w.o, update);
+    add_and_norm(update, w.post_norm, nullptr);
+    product("gate_up", y, w.gate_up, gate_up);
+    probe(target, "swiglu");
     swiglu_fwd<T>({.gate_up = gate_up, .act = act}, queue);
-    matmul<T, T>({Product::nt, act, w.down, delta}, queue);
-    enter(l + 1, delta);
+    product("down", act, w.down, update);
+    enter(l + 1, update);
   }
 }
 
 #define SLIP_INSTANTIATE(T)                                                                                  \
-  template TargetWeights<T> load_target(const TargetModel&, const WeightFolder&, const TargetParts&, Arena&, \
-                                        const Queue&);                                                       \
   template TargetBuffers<T> make_target_buffers(const TargetModel&, int64_t, Arena&, const Queue&, int64_t); \
   template void target_layers(const Target<T>&, const Packed&, const std::vector<int64_t>&, const Queue&,    \
                               const Attend<T>&, const OnTap<T>&, const TapStore&);                           \

@@ -1,5 +1,6 @@
 // The frozen target: packed prefill, forward only, that hands out the residual stream after chosen layers
-// (target-models.md 2, 4, 5, 10). It stops after the last tap. src/decode adds cache, final norm and logits.
+// (target-models.md 2, 4, 5, 6, 10). It stops after the last tap. src/decode adds cache, final norm and
+// logits.
 #pragma once
 #include <functional>
 #include <memory>
@@ -11,11 +12,16 @@
 
 namespace slip {
 
-// Matrices are [out, in]; rows that are read together are one matrix: q|k|v and gate|up.
+// Matrices are [out, in]; rows that are read together are one matrix: gate|up, and `in` of the mixer:
+//   attention        q|k|v, and |gate where its output has one (the file has q and gate head by head)
+//   gated delta net  q|k|v|z|b|a, and zeros up to a multiple of 64
 template <class T> struct TargetWeights {
   struct Layer {
-    const T *input_norm, *post_norm, *q_norm, *k_norm;  // q_norm and k_norm null for Llama
-    View2<const T> qkv, o, gate_up, down;
+    const T *input_norm = nullptr, *post_norm = nullptr;
+    const T *q_norm = nullptr, *k_norm = nullptr;  // attention; null for Llama
+    const T* conv = nullptr;                       // gated delta net: (channels, taps)
+    const float *a_log = nullptr, *dt_bias = nullptr, *gated_norm = nullptr;  // fp32 whatever the file has
+    View2<const T> in, o, gate_up, down;
   };
   View2<const T> embed;     // (V, H)
   View2<const T> head;      // (V, H): `embed` when tied; empty when not asked for
@@ -36,9 +42,25 @@ TargetWeights<T> load_target(const TargetModel&, const WeightFolder&, const Targ
                              const Queue&);
 void check_target_tensors(const TargetModel&, const WeightFolder&, const TargetParts&);
 
+// Columns of what `in` of a layer gives.
+inline int64_t attention_columns(const TargetModel& m) {
+  const int64_t q = m.heads * m.head_dim;
+  return (m.attention_gate ? 2 * q : q) + 2 * m.kv_heads * m.head_dim;
+}
+inline int64_t delta_columns(const TargetModel& m) {
+  return (m.delta.channels() + m.delta.values() + 2 * m.delta.value_heads + 63) / 64 * 64;
+}
+
 template <class T> struct TargetBuffers {
   RopeTable rope;
-  View2<T> x, y, qkv, attention, delta, gate_up, act;  // (max_tokens, …)
+  View2<T> x, y;            // (max_tokens, H)
+  T* in = nullptr;          // (max_tokens, columns of the layer)
+  View2<T> conv;            // (max_tokens, channels): gated delta nets
+  T* mixed = nullptr;       // (max_tokens, what the mixer gives)
+  View2<T> update;          // (max_tokens, H): what a mixer or an MLP adds to x
+  View2<T> gate_up, act;    // (max_tokens, 2 I), (max_tokens, I)
+  void* scratch = nullptr;  // of the delta rule
+  int64_t scratch_bytes = 0;
 };
 // positions: of the rotary table; 0: max_tokens.
 template <class T>
@@ -49,9 +71,14 @@ template <class T> struct Target {
   TargetModel model;
   TargetWeights<T> weights;
   TargetBuffers<T> buffers;
-  std::unique_ptr<CudnnAttention> cudnn;  // bf16 on a GPU: instead of our attention
+  std::unique_ptr<CudnnAttention> cudnn;      // bf16 on a GPU: instead of our attention
+  std::function<void(const char* op)> probe;  // for timings: called before every operation is queued
 };
 
+inline DeltaShape target_delta(const TargetModel& m) {
+  return {static_cast<int>(m.delta.key_heads), static_cast<int>(m.delta.value_heads),
+          static_cast<int>(m.delta.key_dim), static_cast<int>(m.delta.value_dim)};
+}
 inline AttentionShape target_attention(const TargetModel& m) {
   const int d = static_cast<int>(m.head_dim);
   return {.heads = static_cast<int>(m.heads),
@@ -73,7 +100,8 @@ void target_forward(const Target<T>&, const Packed&, const std::vector<int64_t>&
                     const OnTap<T>& on_tap, const TapStore& capture = {});
 
 // The same with the caller's attention: it gets layer, normed and rotated q, k|v of the tokens side by side
-// (keys rotated), and where the result goes. `cu` and `documents` of Packed are not used.
+// (keys rotated), and where the result goes. `cu` and `documents` of Packed are not used; gated delta nets
+// start from nothing at every document of `delta`.
 template <class T>
 using Attend = std::function<void(int64_t layer, View2<const T> q, View2<const T> kv, View2<T> out)>;
 template <class T>

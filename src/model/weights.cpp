@@ -14,10 +14,25 @@ std::string embedding_name(const WeightFolder& folder) {
   const std::string plain = "model.embed_tokens.weight", nested = "model.language_model.embed_tokens.weight";
   if (folder.find(plain) != nullptr) return plain;
   if (folder.find(nested) != nullptr) {
-    log_info(fmt::format("{}: the embedding is {}", folder.folder(), nested));
+    if (layer_prefix(folder) == "model.")  // not the wrapper of the whole language model
+      log_info(fmt::format("{}: the embedding is {}", folder.folder(), nested));
     return nested;
   }
   return plain;  // WeightFolder::need says what is there instead
+}
+
+std::string layer_prefix(const WeightFolder& folder) {
+  const std::string nested = "model.language_model.";
+  return folder.find(nested + "layers.0.input_layernorm.weight") != nullptr ? nested : "model.";
+}
+
+template <class T> void WeightReader<T>::load(const TensorInfo& info) {
+  host_.resize(static_cast<size_t>(info.count()));
+  if constexpr (std::is_same_v<T, Bf16>) {
+    folder_.read_bf16(info, host_.data());
+  } else {
+    folder_.read_float(info, host_.data());
+  }
 }
 
 template <class T> void WeightReader<T>::read(const std::string& name, View2<T> to) {
@@ -25,13 +40,28 @@ template <class T> void WeightReader<T>::read(const std::string& name, View2<T> 
   require(to.stride == to.cols && info.count() == to.rows * to.cols,
           "WeightReader: the tensor does not fit its place");
   if (dry_) return;
-  host_.resize(static_cast<size_t>(info.count()));
-  if constexpr (std::is_same_v<T, Bf16>) {
-    folder_.read_bf16(info, host_.data());
-  } else {
-    folder_.read_float(info, host_.data());
-  }
+  load(info);
   copy_to_device(to.data, host_.data(), info.count() * static_cast<int64_t>(sizeof(T)), queue_);
+  synchronize(queue_);
+}
+
+template <class T>
+void WeightReader<T>::read_halves(const std::string& name, int64_t rows, View2<T> first, View2<T> second) {
+  const TensorInfo& info = *folder_.find(name);
+  require(first.stride == first.cols && second.stride == second.cols && first.rows == second.rows &&
+              first.cols == second.cols && first.rows % rows == 0 &&
+              info.count() == 2 * first.rows * first.cols,
+          "WeightReader: the tensor does not fit its two places");
+  if (dry_) return;
+  load(info);
+  const int64_t block = rows * first.cols;
+  const T* from = host_.data();
+  for (int64_t row = 0; row < first.rows; row += rows) {
+    for (const View2<T>& to : {first, second}) {
+      copy_to_device(to.row(row), from, block * static_cast<int64_t>(sizeof(T)), queue_);
+      from += block;
+    }
+  }
   synchronize(queue_);
 }
 template class WeightReader<float>;

@@ -13,6 +13,10 @@ namespace slip {
 // at hand.
 std::string embedding_name(const WeightFolder&);
 
+// What the names of the layers and of the final norm begin with: "model.", or "model.language_model." in
+// multimodal files.
+std::string layer_prefix(const WeightFolder&);
+
 // Copies tensors of a folder to where a queue's memory is, converted to T, through one host buffer.
 template <class T> class WeightReader {
  public:
@@ -20,8 +24,12 @@ template <class T> class WeightReader {
   WeightReader(const WeightFolder& folder, const Queue& queue, bool dry)
       : folder_(folder), queue_(queue), dry_(dry) {}
   void read(const std::string& name, View2<T> to);  // contiguous, as many elements as the tensor has
+  // A matrix whose rows are, head by head, `rows` rows for `first` and then as many for `second`.
+  void read_halves(const std::string& name, int64_t rows, View2<T> first, View2<T> second);
 
  private:
+  void load(const TensorInfo&);  // into host_
+
   const WeightFolder& folder_;
   const Queue& queue_;
   bool dry_;

@@ -55,6 +55,19 @@ class Bench(Folder):
         self.assertEqual(row["shape"], {"tokens": 288, "documents": 4, "layers": 3, "taps": 2})
         self.assertGreater(row["tokens_per_s"], 0)
 
+    def test_profile_of_a_hybrid_target(self):
+        rows = self.rows("target", "--shape", "tests/golden/tiny-qwen3_5", "--profile", "--tokens", "130", "--repeat", "2")
+        capture, parts = rows[0], {r["op"]: r for r in rows[1:]}
+        self.assertEqual(capture["op"], "capture")
+        self.assertEqual({r["bench"] for r in rows[1:]}, {"profile"})
+        self.assertAlmostEqual(sum(r["percent_of_capture"] for r in parts.values()), 100, places=6)
+        calls = {op: r["calls"] for op, r in parts.items()}
+        self.assertEqual(calls, {"embedding": 1, "norm": 9, "in": 4, "o": 4, "gate_up": 4, "swiglu": 4, "down": 4,
+                                 "delta_conv": 3, "gated_delta": 3, "gated_norm": 3,
+                                 "head_rope": 2, "attention": 1, "output_gate": 1})
+        products = sum(parts[op]["flops"] for op in ("in", "o", "gate_up", "down"))
+        self.assertAlmostEqual(products / capture["products_flops"], 1, places=6)
+
     def test_ops(self):
         rows = self.rows("ops", "matmul", "swiglu", "--repeat", "2", "--warmup", "1")
         self.assertEqual({r["op"] for r in rows}, {"matmul", "swiglu"})
@@ -88,7 +101,7 @@ class Bench(Folder):
             (("drafter", "--shape", "no-such"), "qwen3-8b"),
             (("target", "--shape", "no-such"), "llama-3.1-8b"),
             (("drafter", "--tokens", "-1"), "--tokens"),
-            (("ops", "--profile"), "--profile"),
+            (("ops", "--profile"), "bench target"),
             (("drafter", "matmul"), "matmul"),
             (("target", "--cudnn"), "--cudnn"),
             (("drafter", "--documents", "200"), "--documents"),

@@ -1,4 +1,4 @@
-"""`features` on the two tiny targets against values of another implementation; packed equals separate."""
+"""`features` on the tiny targets against values of another implementation; packed equals separate."""
 import json
 import unittest
 
@@ -8,6 +8,7 @@ from program import GOLDEN, ON_GPU, Folder, hf, run, write_shard
 
 VALUES = json.loads((GOLDEN / "target_golden.json").read_text())
 IDS, CU = VALUES["input_ids"], VALUES["cu_seqlens"]
+TARGETS = ("tiny-llama", "tiny-qwen3", "tiny-qwen3_5")
 DOCUMENTS = [IDS[a:b] for a, b in zip(CU, CU[1:])]
 
 
@@ -28,7 +29,7 @@ class Features(Folder):
     @unittest.skipUnless(ON_GPU, "the CPU computes in fp32")
     def test_bf16_is_near_fp32(self):
         shard = self.shard("both.h5", DOCUMENTS)
-        for target in ("tiny-llama", "tiny-qwen3"):
+        for target in TARGETS:
             with self.subTest(target):
                 want = self.features(target, shard).astype(np.float64)
                 got = self.features(target, shard, "0,1,2,3", "--precision", "bf16").astype(np.float64)
@@ -39,7 +40,7 @@ class Features(Folder):
 
     def test_golden_values(self):
         shard = self.shard("both.h5", DOCUMENTS)
-        for target in ("tiny-llama", "tiny-qwen3"):
+        for target in TARGETS:
             with self.subTest(target):
                 got = self.features(target, shard)
                 self.assertEqual(got.shape, (len(IDS), 4, 64))
@@ -51,7 +52,7 @@ class Features(Folder):
     def test_packed_equals_separate(self):
         both = self.shard("both.h5", DOCUMENTS)
         parts = [self.shard(f"part{i}.h5", [d]) for i, d in enumerate(DOCUMENTS)]
-        for target in ("tiny-llama", "tiny-qwen3"):
+        for target in TARGETS:
             got = self.features(target, both)
             apart = np.concatenate([self.features(target, p) for p in parts])
             np.testing.assert_allclose(got, apart, rtol=0, atol=1e-6)

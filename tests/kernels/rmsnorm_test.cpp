@@ -17,14 +17,15 @@ constexpr float kEps = 1e-6f;
 struct Forward {
   Matrix y, inv_rms;
 };
-Forward reference(const Matrix& x, const Matrix& gain) {
+// offset: 1 for zero-centred gains
+Forward reference(const Matrix& x, const Matrix& gain, double offset = 0) {
   Forward f{Matrix(x.rows, x.cols), Matrix(1, x.rows)};
   for (int64_t r = 0; r < x.rows; ++r) {
     double squares = 0;
     for (int64_t c = 0; c < x.cols; ++c) squares += x.at(r, c) * x.at(r, c);
     const double inv = 1 / std::sqrt(squares / static_cast<double>(x.cols) + kEps);
     f.inv_rms.at(0, r) = inv;
-    for (int64_t c = 0; c < x.cols; ++c) f.y.at(r, c) = x.at(r, c) * inv * gain.at(0, c);
+    for (int64_t c = 0; c < x.cols; ++c) f.y.at(r, c) = x.at(r, c) * inv * (offset + gain.at(0, c));
   }
   return f;
 }
@@ -102,6 +103,23 @@ TYPED_TEST(RmsNorm, Captures) {
                    q);
     EXPECT_TRUE(same_bits(only, both));
     EXPECT_TRUE(same_bits(x, sum));
+  }
+}
+
+// One rounding, at the end: closer to the reference than a gain of 1 + w in bf16 would be.
+TYPED_TEST(RmsNorm, ZeroCentredGain) {
+  using T = typename TypeParam::Type;
+  const Queue& q = this->queue();
+  for (const auto [rows, hidden] : kShapes) {
+    SCOPED_TRACE(::testing::Message() << rows << "x" << hidden);
+    const Matrix mx = random_matrix<T>(1, rows, hidden), mg = random_matrix<T>(2, 1, hidden, 0.25);
+    const Forward want = reference(mx, mg, 1);
+    const DeviceArray<T> x(q, mx), gain(q, mg), y(q, rows, hidden);
+    rmsnorm_fwd<T>({.x = x.view(), .gain = gain.data(), .eps = kEps, .y = y.view(), .centred = true}, q);
+    EXPECT_TRUE(agrees(y, want.y));
+    if constexpr (sizeof(T) == 2) {  // half a step of bf16
+      EXPECT_TRUE(near(y.values(), want.y.values, 1e-6, 0x1.02p-8));
+    }
   }
 }
 

@@ -42,8 +42,9 @@ Matrix positions(int64_t rows) {
 struct Forward {
   Matrix y, inv_rms;
 };
+// offset: 1 for zero-centred gains
 Forward reference(const Shape& s, const Matrix& x, const Matrix* gain, const Table& table,
-                  const Matrix& position) {
+                  const Matrix& position, double offset = 0) {
   Forward f{Matrix(s.rows, x.cols), Matrix(1, s.rows * s.heads)};
   for (int64_t r = 0; r < s.rows; ++r) {
     for (int head = 0; head < s.heads; ++head) {
@@ -56,7 +57,7 @@ Forward reference(const Shape& s, const Matrix& x, const Matrix* gain, const Tab
       const double inv = 1 / std::sqrt(squares / s.head_dim + kEps);
       f.inv_rms.at(0, r * s.heads + head) = inv;
       for (int d = 0; gain != nullptr && d < s.head_dim; ++d)
-        n[static_cast<size_t>(d)] *= inv * gain->at(0, d);
+        n[static_cast<size_t>(d)] *= inv * (offset + gain->at(0, d));
       for (int d = 0; d < s.head_dim; ++d) {
         const int half = s.rotary / 2, i = d % half;
         double& y = f.y.at(r, head * s.head_dim + d);
@@ -104,6 +105,11 @@ TYPED_TEST(HeadRope, Forward) {
     const Forward want = reference(s, mx, &mg, mt, mp);
     EXPECT_TRUE(agrees(y, want.y));
     EXPECT_TRUE(agrees_as<T>(inv, want.inv_rms));
+    const DeviceArray<T> centred(q, mx.rows, mx.cols);
+    a.centred = true, a.y = centred.view();  // gains of about 2
+    head_rope_fwd(a, q);
+    EXPECT_TRUE(agrees(centred, reference(s, mx, &mg, mt, mp, 1).y));
+    a.centred = false;
     a.gain = nullptr, a.y = plain.view(), a.inv_rms = nullptr;  // Llama: no norm
     head_rope_fwd(a, q);
     EXPECT_TRUE(agrees(plain, reference(s, mx, nullptr, mt, mp).y));

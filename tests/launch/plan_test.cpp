@@ -193,6 +193,50 @@ TEST(Costs, TheTablesOfTheMethod) {
               1);
 }
 
+// target-models.md 11: 0.766 GFLOP a token in the products of a gated delta net layer of Qwen3.6-27B and
+// 0.744 in those of an attention layer, 48.70 in all; attention over 4096 tokens 0.81 in 16 layers.
+TEST(Costs, AHybridTarget) {
+  TargetModel m{.model_type = "qwen3_5",
+                .hidden = 5120,
+                .intermediate = 17408,
+                .layers = 64,
+                .heads = 24,
+                .kv_heads = 4,
+                .head_dim = 256,
+                .vocab = 248320,
+                .attention_gate = true,
+                .delta = {.key_heads = 16, .value_heads = 48, .key_dim = 128, .value_dim = 128, .taps = 4}};
+  for (int l = 0; l < 64; ++l) m.linear.push_back(l % 4 != 3);
+  const RowShape row{.tokens = 4096};
+  const double delta = gated_delta_flops(m.delta), attention = 2.0 * 24 * 256 * 4096;
+  EXPECT_NEAR(delta / 1e6, 7.6, 0.1);
+  EXPECT_NEAR((target_row_flops(m, 0, row) / 4096 - delta) / 1e9, 0.766, 0.0005);
+  EXPECT_NEAR((target_row_flops(m, 3, row) - target_row_flops(m, 2, row)) / 4096 / 1e9 - attention / 1e9,
+              0.744, 0.0005);
+  EXPECT_NEAR((target_row_flops(m, 63, row) / 4096 - 48 * delta) / 1e9, 48.70 + 0.81, 0.01);
+}
+
+// configs/qwen3.6-27b.ini on a node: rows of 4096 tokens with 512 blocks, 24 a step.
+TEST(Costs, TheDefaultSplitOfQwen36) {
+  const std::string configs = SLIP_SOURCE_DIR "/configs/";
+  const TargetModel target = read_target_config(configs + "models/qwen3.6-27b");
+  const DrafterModel d = read_new_drafter_config(configs + "qwen3.6-27b-drafter.json", target);
+  check_fit(d, target, "qwen3.6-27b");
+  EXPECT_EQ(d.taps, (std::vector<int64_t>{1, 16, 31, 46, 61}));
+  EXPECT_EQ(d.taps, default_taps(target.layers, 5));
+  EXPECT_EQ(d.sliding, (std::vector<bool>{true, true, true, true, false}));
+  EXPECT_EQ(d.window, 2048);
+  const RowShape row{.tokens = 4096, .blocks = 512};
+  const Plan p = make_plan(8, {},
+                           {.target_flops = target_row_flops(target, 61, row),
+                            .drafter_flops = drafter_row_flops(d, row),
+                            .rows_per_step = 24});
+  EXPECT_EQ(p.targets, 5);
+  EXPECT_EQ(p.drafters, 3);
+  EXPECT_GT(p.target_busy, 0.9);
+  EXPECT_EQ(p.drafter_busy, 1);
+}
+
 TEST(Costs, PackingAndWindowsShortenAttentionOnly) {
   const RowShape one{.tokens = 4096, .blocks = 512}, packed{.tokens = 4096, .documents = 4, .blocks = 512};
   const double attention = 4096.0 * 34 * 2 * 4096 * 4096;

@@ -348,4 +348,23 @@ class BadRows(Training):  # C3
             self.assertFalse((self.folder / f"run{ranks}/checkpoints").exists())
 
 
+class Hybrid(Training):
+    """A target with gated delta nets and gated attention: what the drafter must learn is in its features."""
+
+    def test_learns(self):
+        drafter = self.folder / "drafter.json"
+        drafter.write_text(json.dumps(DRAFTER))
+        cycle = [3, 141, 59, 26, 53, 58, 97, 93, 238, 46, 26, 43]  # after 26 comes 53 or 43: the context decides
+        shard = write_shard(self.folder / "cycle.h5", [([cycle[(start + t) % 12] for t in range(50 + 3 * start)], [0] * 4 + [1] * (46 + 3 * start))
+                                                       for start in range(12)], 256, 255)
+        settings = {"target_path": GOLDEN / "tiny-qwen3_5", "drafter_config": drafter, "data_tokens": shard, "train_steps": 120,
+                    "train_anchors": 8}
+        self.train("one", **settings)
+        one = self.metrics("one")
+        self.assertLess(one[-1]["loss"], one[0]["loss"] / 2)
+        self.assertGreater(one[-1]["accuracy"], 0.9)
+        self.train("three", ranks=3, **settings)
+        self.assert_same_rows(self.metrics("three")[:5], one[:5])
+
+
 unittest.main(verbosity=2)

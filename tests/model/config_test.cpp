@@ -14,6 +14,7 @@ using nlohmann::json;
 const std::string kGolden = SLIP_SOURCE_DIR "/tests/golden/";
 
 json qwen3() { return json::parse(read_file(kGolden + "tiny-qwen3/config.json")); }
+json qwen3_5() { return json::parse(read_file(kGolden + "tiny-qwen3_5/config.json")); }
 
 TargetModel read(const TempFolder& folder, const json& config) {
   write_file(folder / "config.json", config.dump());
@@ -39,9 +40,12 @@ INSTANTIATE_TEST_SUITE_P(
     Configs, RefusedTarget,
     ::testing::Values(
         BadConfig{"NoModelType", R"({"model_type": null})", {"model_type is missing"}},
-        BadConfig{
-            "Gpt", R"({"model_type": "gpt_oss"})", {"model_type is \"gpt_oss\"", "supported: qwen3, llama"}},
-        BadConfig{"Hybrid", R"({"model_type": "qwen3_5"})", {"\"qwen3_5\"", "supported: qwen3, llama"}},
+        BadConfig{"Gpt",
+                  R"({"model_type": "gpt_oss"})",
+                  {"model_type is \"gpt_oss\"", "supported: qwen3, llama, qwen3_5"}},
+        BadConfig{"HybridMoe", R"({"model_type": "qwen3_5_moe"})", {"\"qwen3_5_moe\"", "qwen3_5 (dense"}},
+        BadConfig{"Next", R"({"model_type": "qwen3_next"})", {"\"qwen3_next\"", "qwen3_5 (dense"}},
+        BadConfig{"HybridWithoutText", R"({"model_type": "qwen3_5"})", {"text_config is missing"}},
         BadConfig{"Moe", R"({"model_type": "qwen3_moe"})", {"\"qwen3_moe\"", "supported"}},
         BadConfig{
             "AttentionBias", R"({"attention_bias": true})", {"attention_bias is true", "supported: false"}},
@@ -116,6 +120,125 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"EpsZero", R"({"rms_norm_eps": 0})", {"rms_norm_eps is 0"}},
         BadConfig{"NoVocab", R"({"vocab_size": null})", {"vocab_size is missing"}}),
     [](const auto& i) { return std::string(i.param.name); });
+
+// The same over tiny-qwen3_5, whose keys lie in text_config.
+class RefusedHybrid : public ::testing::TestWithParam<BadConfig> {};
+TEST_P(RefusedHybrid, NamesFileKeyAndValue) {
+  const TempFolder folder;
+  json config = qwen3_5();
+  config.merge_patch(json::parse(GetParam().patch));
+  std::vector<std::string> parts = GetParam().parts;
+  parts.push_back(folder / "config.json");
+  expect_refused([&] { read(folder, config); }, kBadInput, parts);
+}
+INSTANTIATE_TEST_SUITE_P(
+    Configs, RefusedHybrid,
+    ::testing::Values(
+        BadConfig{"TextIsMoe",
+                  R"({"text_config": {"model_type": "qwen3_5_moe_text"}})",
+                  {"text_config.model_type is \"qwen3_5_moe_text\"", "supported: qwen3_5_text"}},
+        BadConfig{"Experts",
+                  R"({"text_config": {"num_experts": 256}})",
+                  {"text_config.num_experts is 256", "supported: dense"}},
+        BadConfig{"Quantized",
+                  R"({"quantization_config": {"quant_method": "fp8"}})",
+                  {"quantization_config", "fp8", "supported: BF16"}},
+        BadConfig{"QuantizedInside",
+                  R"({"text_config": {"quantization_config": {"quant_method": "awq"}}})",
+                  {"text_config.quantization_config", "awq", "supported: BF16"}},
+        BadConfig{
+            "LayerTypes",
+            R"({"text_config": {"layer_types": ["linear_attention", "sliding_attention", "linear_attention", "full_attention"]}})",
+            {"text_config.layer_types", "sliding_attention", "layer 1",
+             "supported: linear_attention, full_attention"}},
+        BadConfig{"LayerTypesLong",
+                  R"({"text_config": {"num_hidden_layers": 3}})",
+                  {"text_config.layer_types", "num_hidden_layers = 3", "found 4"}},
+        BadConfig{"NoGate", R"({"text_config": {"attn_output_gate": false}})", {"attn_output_gate is false"}},
+        BadConfig{"GateType",
+                  R"({"text_config": {"output_gate_type": "tanh"}})",
+                  {"output_gate_type is \"tanh\"", "supported: silu, swish, sigmoid"}},
+        BadConfig{"ValueHeads",
+                  R"({"text_config": {"linear_num_value_heads": 5}})",
+                  {"linear_num_value_heads is 5", "linear_num_key_heads (2)"}},
+        BadConfig{"KeyDim",
+                  R"({"text_config": {"linear_key_head_dim": 512}})",
+                  {"linear_key_head_dim is 512", "supported: 1 to 256"}},
+        BadConfig{"Conv",
+                  R"({"text_config": {"linear_conv_kernel_dim": 9}})",
+                  {"linear_conv_kernel_dim is 9", "supported: 1 to 8"}},
+        BadConfig{"Tied",
+                  R"({"text_config": {"tie_word_embeddings": true}})",
+                  {"text_config.tie_word_embeddings is true", "false"}},
+        BadConfig{"NoTheta",
+                  R"({"text_config": {"rope_parameters": {"rope_theta": null}}})",
+                  {"text_config.rope_theta", "missing"}},
+        BadConfig{"Yarn",
+                  R"({"text_config": {"rope_parameters": {"rope_type": "yarn"}}})",
+                  {"rope_parameters.rope_type is \"yarn\"", "supported: default"}},
+        BadConfig{"PartialTwice",
+                  R"({"text_config": {"partial_rotary_factor": 0.5}})",
+                  {"rope_parameters.partial_rotary_factor is 0.25", "partial_rotary_factor is 0.5"}},
+        BadConfig{"PartialLarge",
+                  R"({"text_config": {"rope_parameters": {"partial_rotary_factor": 1.5}}})",
+                  {"partial_rotary_factor is 1.5", "at most 1"}},
+        BadConfig{"PartialOdd",
+                  R"({"text_config": {"rope_parameters": {"partial_rotary_factor": 0.1}}})",
+                  {"head_dim 32", "partial_rotary_factor 0.1", "is 3"}}),
+    [](const auto& i) { return std::string(i.param.name); });
+
+TEST(TargetConfig, TinyQwen35) {
+  const TargetModel m = read_target_config(kGolden + "tiny-qwen3_5");
+  EXPECT_EQ(m.model_type, "qwen3_5");
+  EXPECT_EQ(m.hidden, 64);
+  EXPECT_EQ(m.head_dim, 32);
+  EXPECT_EQ(m.linear, (std::vector<bool>{true, true, true, false}));
+  EXPECT_EQ(m.delta.key_heads, 2);
+  EXPECT_EQ(m.delta.value_heads, 6);
+  EXPECT_EQ(m.delta.key_dim, 16);
+  EXPECT_EQ(m.delta.value_dim, 16);
+  EXPECT_EQ(m.delta.channels(), 160);
+  EXPECT_EQ(m.delta.taps, 4);
+  EXPECT_FALSE(m.delta.sigmoid_gate);
+  EXPECT_TRUE(m.qk_norm && m.centred_norms && m.attention_gate);
+  EXPECT_FALSE(m.tied);
+  EXPECT_EQ(m.rope.theta, 1e7);
+  EXPECT_EQ(m.rope.partial, 0.25);
+  const std::vector<double> f = rope_frequencies(m.rope, m.head_dim);
+  ASSERT_EQ(f.size(), 4u);                        // 8 of 32 components rotate
+  EXPECT_NEAR(f[1], std::pow(1e7, -0.25), 1e-9);  // the exponent is over 8
+}
+
+// As published: what the family leaves out, and an export of the language model alone.
+TEST(TargetConfig, Qwen35Defaults) {
+  const TempFolder folder;
+  json config = qwen3_5();
+  json& text = config["text_config"];
+  for (const char* key :
+       {"layer_types", "full_attention_interval", "linear_num_key_heads", "linear_num_value_heads",
+        "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "attn_output_gate"})
+    text.erase(key);
+  text["rope_parameters"].erase("partial_rotary_factor");
+  text["output_gate_type"] = "sigmoid";
+  text["num_hidden_layers"] = 9;
+  const TargetModel m = read(folder, config);
+  EXPECT_EQ(m.linear, (std::vector<bool>{true, true, true, false, true, true, true, false, true}));
+  EXPECT_EQ(m.delta.key_heads, 16);
+  EXPECT_EQ(m.delta.value_heads, 32);
+  EXPECT_EQ(m.delta.key_dim, 128);
+  EXPECT_EQ(m.delta.value_dim, 128);
+  EXPECT_EQ(m.delta.taps, 4);
+  EXPECT_TRUE(m.delta.sigmoid_gate);
+  EXPECT_EQ(m.rope.partial, 0.25);
+  text["output_gate_type"] = "swish";
+  text["full_attention_interval"] = 2;
+  text["vision_config"] = {{"depth", 1}};
+  const TargetModel alone = read(folder, text);  // its model_type is qwen3_5_text
+  EXPECT_EQ(alone.model_type, "qwen3_5");
+  EXPECT_FALSE(alone.delta.sigmoid_gate);
+  EXPECT_FALSE(alone.is_linear(1));
+  EXPECT_TRUE(alone.is_linear(2));
+}
 
 TEST(TargetConfig, TinyQwen3) {
   const TargetModel m = read_target_config(kGolden + "tiny-qwen3");

@@ -36,7 +36,7 @@ TEST(Synthetic, TargetForwardsAndIsFinite) {
   ASSERT_EQ(target.weights.layers.size(), 2u);
   EXPECT_EQ(target.weights.head.rows, 32);
   EXPECT_NE(target.weights.head.data, target.weights.embed.data);
-  EXPECT_NE(target.weights.layers[0].qkv.at(0, 0), target.weights.layers[1].qkv.at(0, 0));
+  EXPECT_NE(target.weights.layers[0].in.at(0, 0), target.weights.layers[1].in.at(0, 0));
   PackedRow row("row", 6, arena);
   const int32_t ids[] = {1, 2, 3, 4, 5, 6};
   const int64_t lengths[] = {4, 2};
@@ -48,6 +48,34 @@ TEST(Synthetic, TargetForwardsAndIsFinite) {
     }
   });
   EXPECT_EQ(taps, 2);
+}
+
+TEST(Synthetic, HybridTargetForwardsAndIsFinite) {
+  const Queue cpu;
+  Arena arena(Device::cpu);
+  TargetModel m;
+  m.model_type = "qwen3_5", m.qk_norm = m.centred_norms = m.attention_gate = true, m.linear = {true, false};
+  m.delta = {.key_heads = 1, .value_heads = 3, .key_dim = 8, .value_dim = 8, .taps = 4};
+  m.hidden = 16, m.intermediate = 24, m.layers = 2, m.heads = 2, m.kv_heads = 1, m.head_dim = 8, m.vocab = 32;
+  m.eps = 1e-6f, m.rope.theta = 1e4, m.rope.partial = 0.25;
+  const Target<float> target{m, synthetic_target<float>(m, {2, false}, 1, arena, cpu),
+                             make_target_buffers<float>(m, 6, arena, cpu)};
+  EXPECT_EQ(target.weights.layers[0].in.rows, 128);  // 40 channels, 24 of z, 3 of b and of a, in 64s
+  EXPECT_EQ(target.weights.layers[1].in.rows, 16 + 8 + 8 + 16);
+  EXPECT_EQ(target.weights.layers[1].q_norm[0], 0);  // zero-centred
+  EXPECT_EQ(target.weights.layers[0].gated_norm[0], 1);
+  EXPECT_NE(target.weights.layers[0].a_log[0], target.weights.layers[0].a_log[1]);
+  PackedRow row("row", 6, arena);
+  const int32_t ids[] = {1, 2, 3, 4, 5, 6};
+  const int64_t lengths[] = {4, 2};
+  double first = 0, second = 0;
+  target_forward<float>(target, row.set(ids, lengths, cpu), {0, 1}, cpu,
+                        [&](int tap, View2<const float> stream) {
+                          for (int64_t i = 0; i < 6 * 16; ++i)
+                            (tap == 0 ? first : second) += std::abs(stream.at(i / 16, i % 16));
+                        });
+  EXPECT_TRUE(std::isfinite(first) && std::isfinite(second));
+  EXPECT_NE(first, second);
 }
 
 TEST(Synthetic, TiedHeadIsTheEmbedding) {

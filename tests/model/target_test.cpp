@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "io/files.hpp"
 #include "support/near.hpp"
@@ -183,12 +184,121 @@ TEST_P(GoldenTarget, CapturesTheStreamAsBf16) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, GoldenTarget, ::testing::Values("tiny-llama", "tiny-qwen3"),
+INSTANTIATE_TEST_SUITE_P(Tiny, GoldenTarget, ::testing::Values("tiny-llama", "tiny-qwen3", "tiny-qwen3_5"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+// Documents with every border of a chunk of the delta rule in one row: each as if it were alone, in the
+// linear layers and in the one with attention.
+TEST(HybridTarget, PackedEqualsAloneAtEveryBorder) {
+  const Lengths lengths = {1, 2, 3, 4, 63, 64, 65, 127, 128, 129, 500};
+  Rig rig(golden("tiny-qwen3_5"), -1, 1100);
+  Ids ids;
+  for (int64_t t = 0; t < std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); ++t)
+    ids.push_back(static_cast<int32_t>((7 * t * t + 3 * t + 11) % 256));
+  const auto packed = rig.taps(ids, lengths, {0, 2, 3});
+  int64_t first = 0;
+  for (const int64_t n : lengths) {
+    SCOPED_TRACE("document of " + std::to_string(n));
+    const auto alone = rig.taps(Ids(ids.begin() + first, ids.begin() + first + n), {n}, {0, 2, 3});
+    for (size_t i = 0; i < alone.size(); ++i) {
+      const auto from = packed[i].begin() + first * rig.model().hidden;
+      EXPECT_TRUE(near(alone[i], std::vector<double>(from, from + n * rig.model().hidden), 1e-6, 1e-6));
+    }
+    first += n;
+  }
+}
+
+// tiny-qwen3_5 with its tensors changed one way or another.
+class HybridFiles : public ::testing::Test {
+ protected:
+  HybridFiles() : source_(golden("tiny-qwen3_5")) {
+    write_file(folder_ / "config.json", read_file(golden("tiny-qwen3_5") + "/config.json"));
+    for (const std::string& name : source_.names()) {
+      const TensorInfo& t = *source_.find(name);
+      put(name, t.shape, t.dtype, [&](std::vector<float>& v) { source_.read_float(t, v.data()); });
+    }
+  }
+  template <class F>
+  void put(const std::string& name, const std::vector<int64_t>& shape, Dtype dtype, F&& fill) {
+    int64_t count = 1;
+    for (const int64_t n : shape) count *= n;
+    std::vector<float>& v =
+        *values_.emplace_back(std::make_unique<std::vector<float>>(static_cast<size_t>(count)));
+    fill(v);
+    tensors_.push_back({name, dtype, shape, nullptr});
+  }
+  void put(const std::string& name, const std::vector<int64_t>& shape) {
+    put(name, shape, Dtype::bf16, [](std::vector<float>&) {});
+  }
+  // (tokens, H) after the last layer, of the files as they are now
+  std::vector<double> run() {
+    std::vector<std::vector<Bf16>> narrow;
+    std::vector<TensorToWrite> out = tensors_;
+    for (size_t i = 0; i < out.size(); ++i) {
+      const std::vector<float>& v = *values_[i];
+      out[i].data = v.data();
+      if (out[i].dtype != Dtype::bf16) continue;
+      narrow.emplace_back();
+      for (const float x : v) narrow.back().push_back(to_bf16(x));
+      out[i].data = narrow.back().data();
+    }
+    write_safetensors(folder_ / "model.safetensors", out);
+    Rig rig(folder_.path());
+    return rig.taps({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {6, 4}, {3})[0];
+  }
+
+  TempFolder folder_;
+  WeightFolder source_;
+  std::vector<std::unique_ptr<std::vector<float>>> values_;
+  std::vector<TensorToWrite> tensors_;
+};
+
+// 3.5 has A_log and the gated norm in F32, 3.6 in BF16.
+TEST_F(HybridFiles, TheTypeOfAFileDoesNotMatter) {
+  const std::vector<double> before = run();
+  int changed = 0;
+  for (TensorToWrite& t : tensors_) {
+    if (!t.name.ends_with(".A_log") && !t.name.ends_with("linear_attn.norm.weight")) continue;
+    t.dtype = t.dtype == Dtype::f32 ? Dtype::bf16 : Dtype::f32;
+    ++changed;
+  }
+  EXPECT_EQ(changed, 6);
+  EXPECT_EQ(run(), before);
+}
+
+TEST_F(HybridFiles, VisionAndPredictionLayersArePassedOver) {
+  const std::vector<double> before = run();
+  put("model.visual.blocks.0.attn.qkv.weight", {4, 4});
+  put("mtp.layers.0.self_attn.q_proj.weight", {4, 4});
+  EXPECT_EQ(run(), before);
+}
+
+TEST_F(HybridFiles, AnExportOfTheLanguageModelAlone) {
+  const std::vector<double> before = run();
+  for (TensorToWrite& t : tensors_) {
+    if (const size_t at = t.name.find("language_model."); at != std::string::npos) t.name.erase(at, 15);
+  }
+  EXPECT_EQ(run(), before);
+}
+
+TEST_F(HybridFiles, WhatNoLayerHasIsNamed) {
+  put("model.language_model.layers.1.mlp.gate_proj.weight_scale_inv", {1, 1});
+  expect_refused([&] { run(); }, kBadInput, {"layers.1.mlp.gate_proj.weight_scale_inv", "supported: dense"});
+}
+
+TEST_F(HybridFiles, AMissingTensorIsNamed) {
+  const auto at = std::find_if(tensors_.begin(), tensors_.end(), [](const TensorToWrite& t) {
+    return t.name.ends_with("2.linear_attn.dt_bias");
+  });
+  ASSERT_NE(at, tensors_.end());
+  values_.erase(values_.begin() + (at - tensors_.begin()));
+  tensors_.erase(at);
+  expect_refused([&] { run(); }, kBadInput, {"model.language_model.layers.2.linear_attn.dt_bias"});
+}
 
 // A Llama whose attention gives nothing and whose layer l adds 2^l to every element: gate 32, where SiLU is
 // the identity, up 1, down 2^l / (8 * 32).
