@@ -9,6 +9,7 @@ install(PROGRAMS data/prepare DESTINATION ${share}/data)
 install(DIRECTORY configs slurm DESTINATION ${share})
 install(DIRECTORY data/tiny DESTINATION ${share}/data PATTERN "__pycache__" EXCLUDE)
 install(FILES README.md LICENSE DESTINATION ${share})
+install(FILES launch/HOW_IT_WORKS.md launch/TROUBLESHOOTING.md DESTINATION ${share}/launch)
 install(FILES data/FORMAT.md data/README.md DESTINATION ${share}/data)
 install(FILES launch/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME slipstream)
 install(CODE "
