@@ -1,7 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "device/cuda.hpp"
-#include "kernels/cache_attention.hpp"
+#include "kernels/cache_attention_split.hpp"
 #include "kernels/device/attention_rows.cuh"
 #include "kernels/device/attention_tile.cuh"
 
@@ -65,6 +65,9 @@ template <class T> void cache_attention_fwd_cuda(const CacheAttentionFwd<T>& a, 
   require(a.out.rows == a.q.rows && a.out.cols == a.q.cols, "cache_attention: out must have the shape of q");
   require(a.k.rows < (int64_t{1} << 31) / s.heads, "cache_attention: too many tokens");
   if (a.q.rows == 0) return;
+  if constexpr (sizeof(T) == 2) {
+    if (split_takes(a)) return cache_attention_split(a, stream);
+  }
   const int needed = int((s.heads / s.kv_heads * a.q.rows + kOwn - 1) / kOwn);
   const int warps = needed < kMostWarps ? needed : kMostWarps;
   const dim3 grid(unsigned((needed + warps - 1) / warps), unsigned(s.kv_heads));

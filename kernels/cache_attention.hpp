@@ -7,11 +7,13 @@
 namespace slip {
 
 template <class T> struct CacheAttentionFwd {
-  AttentionShape shape;  // block, window and causal unused
-  View2<const T> q;      // (n, heads*head_dim)
-  View2<const T> k, v;   // (cached + n, kv_heads*head_dim), any stride
-  View2<T> out;          // (n, heads*head_dim)
+  AttentionShape shape;       // block, window and causal unused
+  View2<const T> q;           // (n, heads*head_dim)
+  View2<const T> k, v;        // (cached + n, kv_heads*head_dim), any stride
+  View2<T> out;               // (n, heads*head_dim)
+  Acc<T>* scratch = nullptr;  // cache_attention_scratch elements: lets a GPU share the cache out; may be null
 };
+int64_t cache_attention_scratch(const AttentionShape&, Device);                // 0 on the CPU
 template <class T> void cache_attention_fwd_ref(const CacheAttentionFwd<T>&);  // loops: the specification
 template <class T> void cache_attention_fwd_cpu(const CacheAttentionFwd<T>&);
 template <class T> void cache_attention_fwd_cuda(const CacheAttentionFwd<T>&, CudaStream);

@@ -3,6 +3,7 @@
 
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/cache_attention.hpp"
 #include "kernels/gated_delta.hpp"
 #include "kernels/partials.hpp"
 #include "kernels/rmsnorm.hpp"
@@ -22,6 +23,11 @@ int64_t head_rope_bwd_scratch(int64_t rows, int heads, int head_dim, Device devi
 }
 
 int64_t sum_squares_scratch(Device device) { return device == Device::cpu ? 0 : kSquareParts; }
+
+// Output, maximum and sum of every row that a piece of the cache has seen.
+int64_t cache_attention_scratch(const AttentionShape& s, Device device) {
+  return device == Device::cpu ? 0 : int64_t{kCacheBlocks} * kCacheRows * (s.head_dim + 2);
+}
 
 // The simple kernels keep rowsum(dout * out) for every row and head.
 int64_t block_attention_bwd_scratch(const AttentionShape& s, int64_t blocks, int64_t context, Device device) {

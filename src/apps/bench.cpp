@@ -28,7 +28,8 @@ void check_options(const BenchOptions& o, const std::string& what, bool bf16) {
   if (o.warmup < -1 || o.warmup > 1 << 24)
     fail_usage(fmt::format("--warmup: {} is not between 0 and {}", o.warmup, 1 << 24));
   if (o.cudnn && (what != "target" || !bf16)) fail_usage("--cudnn: for `bench target` in bf16 on a GPU");
-  if (o.profile && what == "ops") fail_usage("--profile: `bench drafter` and `bench target` have one");
+  if (o.profile && what != "drafter" && what != "target")
+    fail_usage("--profile: `bench drafter` and `bench target` have one");
   if (what != "ops" && !o.names.empty())
     fail_usage(fmt::format("bench {}: unexpected '{}'", what, o.names.front()));
   const std::vector<std::string> known = op_names();
@@ -43,11 +44,8 @@ void check_options(const BenchOptions& o, const std::string& what, bool bf16) {
 template <class T> int run(const BenchOptions& o, const std::string& what, const Queue& queue) {
   // What the command line got wrong is said before anything is timed.
   for (const std::string& shape : o.shapes) {
-    if (what == "target") {
-      bench_target_model(shape);
-    } else {
-      make_step_shape(o, shape);
-    }
+    if (what == "target" || what == "decode") bench_target_model(shape);
+    if (what != "target") make_step_shape(o, shape);
   }
   Bench bench = make_bench<T>(o, queue);
   log_info(fmt::format("{}: {} product {:.4g} TFLOP/s, copy {:.4g} GB/s", bench.machine.device,
@@ -56,6 +54,7 @@ template <class T> int run(const BenchOptions& o, const std::string& what, const
     if (what == "ops") bench_ops<T>(bench, shape);
     if (what == "drafter") bench_drafter<T>(bench, shape);
     if (what == "target") bench_target<T>(bench, shape);
+    if (what == "decode") bench_decode<T>(bench, shape);
   }
   if (bench.below == 0) return kOk;
   log_error(fmt::format("--min-percent {}: {} timings are below", o.min_percent, bench.below));
@@ -69,21 +68,22 @@ int run_bench(const Arguments& arguments) {
   std::string precision = "auto", device_text = "auto";
   std::vector<std::string> words;
   Options options(
-      "bench", "ops [NAME...] | target | drafter",
-      "Times operations, the capture of a row by a target, or an optimizer step of a drafter, on synthetic "
-      "weights.\n"
+      "bench", "ops [NAME...] | target | drafter | decode",
+      "Times operations, the capture of a row by a target, an optimizer step of a drafter, or the calls of "
+      "speculative decoding, on\n"
+      "synthetic weights. "
       "One JSON object a timing on standard output: median, FLOPs and bytes as the operation needs them, and "
       "what\n"
       "share of the nearer limit that is: a large matrix product or a large copy, measured first.");
   options.positional(&words, "what", "")
-      .list(
-          "shape", &o.shapes,
-          fmt::format(
-              "ops, drafter: {} or a drafter's config.json; target: {} or a target's folder; may be repeated",
-              fmt::join(drafter_shapes(), ", "), fmt::join(target_shapes(), ", ")))
+      .list("shape", &o.shapes,
+            fmt::format("ops, drafter: {} or a drafter's config.json; target: {} or a target's folder; "
+                        "decode: a name of both; "
+                        "may be repeated",
+                        fmt::join(drafter_shapes(), ", "), fmt::join(target_shapes(), ", ")))
       .text("device", &device_text, "auto, cpu or cuda")
       .text("precision", &precision, "bf16 or fp32; auto: bf16 on a GPU")
-      .number("tokens", &o.tokens, "of a row; default: 4096, tiny 288")
+      .number("tokens", &o.tokens, "of a row; default: 4096, tiny 288; decode: in the cache, 1024, tiny 200")
       .number("documents", &o.documents, "packed in a row; default 1")
       .number("anchors", &o.anchors, "of a row; default: 512, tiny 16")
       .number("rows", &o.rows, "of a step; default: 1, tiny 4")
@@ -100,8 +100,8 @@ int run_bench(const Arguments& arguments) {
   options.footer(fmt::format("Operations: {}\n", fmt::join(op_names(), ", ")));
   if (!options.parse(arguments)) return kOk;
   const std::string what = words.empty() ? "" : words.front();
-  if (what != "ops" && what != "target" && what != "drafter") {
-    fail_usage(fmt::format("bench: '{}' is not one of ops, target, drafter", what));
+  if (what != "ops" && what != "target" && what != "drafter" && what != "decode") {
+    fail_usage(fmt::format("bench: '{}' is not one of ops, target, drafter, decode", what));
   }
   o.names.assign(words.begin() + 1, words.end());
   const Device device = choose_device_kind(device_text);
@@ -111,8 +111,9 @@ int run_bench(const Arguments& arguments) {
     if (device == Device::cpu) {
       o.shapes = {"tiny"};
     } else {
-      o.shapes = what == "target" ? std::vector<std::string>{"qwen3-8b", "llama-3.1-8b"}
-                                  : std::vector<std::string>{"qwen3-8b", "qwen3.6-27b"};
+      o.shapes = what == "target"   ? std::vector<std::string>{"qwen3-8b", "llama-3.1-8b"}
+                 : what == "decode" ? std::vector<std::string>{"qwen3-8b"}
+                                    : std::vector<std::string>{"qwen3-8b", "qwen3.6-27b"};
     }
   }
   check_options(o, what, bf16);

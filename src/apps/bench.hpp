@@ -80,5 +80,6 @@ std::vector<std::string> op_names();
 template <class T> void bench_ops(Bench&, const std::string& shape);
 template <class T> void bench_drafter(Bench&, const std::string& shape);
 template <class T> void bench_target(Bench&, const std::string& shape);
+template <class T> void bench_decode(Bench&, const std::string& shape);
 
 }  // namespace slip

@@ -36,6 +36,7 @@ CachedTarget<T> make_cached_target(const TargetModel& m, TargetWeights<T> weight
   t.position = arena.take<int>("cache.position", limits.positions);
   t.token = arena.take<int>("cache.token", limits.choices);
   t.margin = arena.take<float>("cache.margin", limits.choices);
+  t.scratch = arena.take<Acc<T>>("cache.scratch", cache_attention_scratch(target_attention(m), queue.device));
   if (arena.measuring()) return t;
   std::vector<int> position(static_cast<size_t>(limits.positions));
   std::iota(position.begin(), position.end(), 0);
@@ -61,7 +62,8 @@ void target_pass(CachedTarget<T>& t, std::span<const int32_t> ids, const Samplin
     cast<T, T, T>({kv, cache.rows_from(t.length, n)}, queue);
     const View2<const T> all = cache.rows_from(0, t.length + n);
     cache_attention_fwd<T>(
-        {target_attention(m), q, all.cols_from(0, width), all.cols_from(width, width), out}, queue);
+        {target_attention(m), q, all.cols_from(0, width), all.cols_from(width, width), out, t.scratch},
+        queue);
   };
   const int taps = static_cast<int>(t.taps.size()) - 1;  // the drafter's
   const TapStore capture = [&](int i) {

@@ -30,6 +30,7 @@ template <class T> struct CachedTarget {
   View2<Acc<T>> logits;      // (choices, V)
   int *ids, *position, *token;  // (tokens), (positions): 0, 1, .., (choices)
   float* margin;                // (choices)
+  Acc<T>* scratch;              // of the attention
 };
 template <class T>
 CachedTarget<T> make_cached_target(const TargetModel&, TargetWeights<T>,

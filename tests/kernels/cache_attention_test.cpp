@@ -13,8 +13,23 @@ void PrintTo(const Case& c, std::ostream* os) {
       << c.cached;
 }
 const Case kCases[] = {
-    {1, 1, 16, 0, 1},   {4, 2, 64, 0, 65},  {4, 2, 64, 31, 1},    {4, 2, 64, 32, 8},  {8, 1, 128, 63, 16},
-    {6, 2, 64, 64, 33}, {4, 4, 32, 100, 7}, {32, 8, 128, 77, 16}, {2, 1, 256, 40, 3}, {4, 2, 24, 9, 70},
+    {1, 1, 16, 0, 1},
+    {4, 2, 64, 0, 65},
+    {4, 2, 64, 31, 1},
+    {4, 2, 64, 32, 8},
+    {8, 1, 128, 63, 16},
+    {6, 2, 64, 64, 33},
+    {4, 4, 32, 100, 7},
+    {32, 8, 128, 77, 16},
+    {2, 1, 256, 40, 3},
+    {4, 2, 24, 9, 70},
+    // a cache in pieces, the last one short; more than 64 rows of a key/value head; one piece for every 64
+    // keys
+    {8, 2, 128, 700, 16},
+    {6, 1, 256, 500, 11},
+    {4, 4, 64, 2090, 1},
+    {2, 2, 128, 130, 100},
+    {16, 1, 64, 1024, 16},
 };
 
 struct Problem {
@@ -31,7 +46,9 @@ template <class T> Problem make_problem(const Case& c, uint64_t seed) {
 template <class T> DeviceArray<T> run(const Problem& p, const Queue& queue) {
   const DeviceArray<T> q(queue, p.q), k(queue, p.k), v(queue, p.v);
   DeviceArray<T> out(queue, p.q.rows, p.q.cols);
-  cache_attention_fwd<T>({p.shape, q.view(), k.view(), v.view(), out.view()}, queue);
+  const DeviceArray<Acc<T>> scratch(queue, 1, cache_attention_scratch(p.shape, queue.device));
+  cache_attention_fwd<T>({p.shape, q.view(), k.view(), v.view(), out.view(), scratch.data()}, queue);
+  EXPECT_TRUE(scratch.intact());
   EXPECT_TRUE(out.intact());  // waits
   return out;
 }
@@ -50,6 +67,20 @@ TYPED_TEST(CacheAttention, AgreesWithReference) {
     const DeviceArray<T> out = run<T>(p, q);
     EXPECT_TRUE(agrees(out, want));
     EXPECT_TRUE(same_bits(out, run<T>(p, q)));
+  }
+}
+
+// Without scratch the cache is not shared out: another order of sums, the same answer.
+TYPED_TEST(CacheAttention, WithoutScratch) {
+  using T = typename TypeParam::Type;
+  const Queue& queue = this->queue();
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const Problem p = make_problem<T>(c, 11);
+    const DeviceArray<T> q(queue, p.q), k(queue, p.k), v(queue, p.v);
+    const DeviceArray<T> out(queue, p.q.rows, p.q.cols);
+    cache_attention_fwd<T>({p.shape, q.view(), k.view(), v.view(), out.view()}, queue);
+    EXPECT_TRUE(agrees(out, run<T>(p, queue).matrix()));
   }
 }
 
