@@ -67,7 +67,7 @@ void CheckpointSaver::write(const TrainerState& state, const std::string& why) c
   for (int64_t left = c.retries;; --left) {
     try {
       const std::string path =
-          save_checkpoint(folder_, model_, layout_, host, state, c.keep, c.keep_every, wrote);
+          save_checkpoint(folder_, model_, layout_, host, state, {c.keep, c.keep_every, c.keep_best}, wrote);
       log_info(fmt::format("saved {} ({}) in {:.1f} s{}", path, why, seconds_since(began),
                            beside_ ? " beside training" : ""));
       break;

@@ -25,7 +25,7 @@ FeatureFeed<T>::FeatureFeed(const RunOptions& o, const RunInputs& in, const Plan
 }
 
 template <class T> void FeatureFeed<T>::request(const RowId& id) {
-  const bool taken = inbox_->try_request(id, plan_.target_rank(id.index), rows_.row(id).tokens);
+  const bool taken = inbox_->try_request(id, plan_.target_rank(id.index), rows_.tokens(id));
   require(taken, "FeatureFeed: no free slot");
 }
 

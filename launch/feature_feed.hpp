@@ -26,6 +26,9 @@ template <class T> class FeatureFeed {
   void request(const RowId&);  // asks the target rank that serves the row to begin; `can_request` must hold
   Features get(const RowId&, const RowTokens&);
   void release(const Features&);
+  void call_targets() {  // nothing may be under way
+    if (inbox_) inbox_->call();
+  }
   void finish() {
     if (inbox_) inbox_->finish();
   }

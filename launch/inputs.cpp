@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "core/log.hpp"
-#include "model/target.hpp"
 #include "train/rows.hpp"
 
 namespace slip {
@@ -95,6 +94,11 @@ void choose_start(const RunOptions& o, RunInputs& in) {
 
 }  // namespace
 
+TargetParts target_parts(const RunInputs& in, bool head) {
+  if (in.prompts) return {in.target.layers, true, true};
+  return {in.last_tap + 1, head};
+}
+
 std::string checkpoint_folder(const Config& c) {
   return c.checkpoint.dir.empty() ? c.log.dir + "/checkpoints" : c.checkpoint.dir;
 }
@@ -135,8 +139,21 @@ RunInputs read_inputs(const RunOptions& o) {
   in.rule.alpha = static_cast<float>(c.train.alpha);
   in.label_mask = c.train.label_mask == "prefix" ? LabelMask::prefix : LabelMask::pointwise;
   in.last_tap = *std::max_element(in.drafter.taps.begin(), in.drafter.taps.end());
+  int64_t longest = in.longest;
+  if (!c.eval.prompts.empty()) {
+    if (!in.target.linear.empty()) {
+      fail_usage(
+          fmt::format("eval.prompts: {}: model_type is {}, whose gated delta net layers decoding cannot "
+                      "cache yet; leave eval.prompts out",
+                      c.target.path, in.target.model_type));
+    }
+    in.prompts.emplace(read_prompts(c.eval.prompts, in.target.vocab, in.target.max_position, 0));
+    in.stops = stop_tokens(c.target.path, in.target.vocab);
+    // What is decoded is run through the training forward again, cut to a row.
+    longest = std::max(longest, std::min(c.data.row_tokens, in.prompts->longest() + c.eval.max_new));
+  }
   in.limits = {c.data.row_tokens, std::min(c.train.blocks_per_pass, c.data.row_tokens),
-               in.longest + in.drafter.block};
+               longest + in.drafter.block};
   choose_start(o, in);
   return in;
 }
@@ -152,7 +169,7 @@ void check_everything(const RunOptions& o, const RunInputs& in) {
     fail_usage(fmt::format("log.dir: {} is not a folder", c.log.dir));
   in.corpus->validate(in.target.vocab);
   if (in.eval) in.eval->validate(in.target.vocab);
-  if (!o.synthetic) check_target_tensors(in.target, WeightFolder(c.target.path), {in.last_tap + 1, true});
+  if (!o.synthetic) check_target_tensors(in.target, WeightFolder(c.target.path), target_parts(in, true));
   if (!c.drafter.init_from.empty()) {
     const WeightFolder drafter(c.drafter.init_from);
     for (const NamedShape& t : drafter_tensors(in.drafter)) drafter.need(t.name, t.shape);

@@ -5,9 +5,11 @@
 #include <string>
 
 #include "core/config.hpp"
+#include "io/prompts.hpp"
 #include "io/tokens.hpp"
 #include "launch/plan.hpp"
 #include "model/config.hpp"
+#include "model/target.hpp"
 #include "train/checkpoint.hpp"
 #include "train/step.hpp"
 
@@ -29,6 +31,8 @@ struct RunInputs {
   TargetModel target;
   DrafterModel drafter;
   std::optional<TokenCorpus> corpus, eval;
+  std::optional<Prompts> prompts;  // to decode at every evaluation
+  std::vector<int32_t> stops;      // tokens that end a response
   LossRule rule;
   LabelMask label_mask = LabelMask::prefix;
   DrafterLimits limits{};
@@ -37,6 +41,9 @@ struct RunInputs {
   TrainerState state;                     // where the run begins: fresh, or as the checkpoint says
   std::optional<std::string> checkpoint;  // to load
 };
+
+// What a rank that runs the target loads of it: up to the last tap, or all when it decodes as well.
+TargetParts target_parts(const RunInputs&, bool head);
 
 std::string checkpoint_folder(const Config&);
 RunInputs read_inputs(const RunOptions&);  // opens; refuses what does not fit together

@@ -37,12 +37,12 @@ void Phases::at(int64_t step, const char* phase) {
   fault_point(step, phase);
 }
 
-void Phases::fault_point(int64_t step, const std::string& place) {
-  if (fault_phase_ != place || fault_step_ != step) return;
+bool Phases::fault_point(int64_t step, const std::string& place) {
+  if (fault_phase_ != place || fault_step_ != step) return false;
   std::unique_lock lock(mutex_);
   const std::string action = std::exchange(action_, "");
   lock.unlock();
-  if (action.empty()) return;
+  if (action.empty()) return false;
   log_warn(fmt::format("test fault {} at step {} in phase {}, process {}", action, step, place, getpid()));
   if (action == "kill") std::raise(SIGKILL);
   if (action == "stop") std::raise(SIGSTOP);
@@ -53,6 +53,7 @@ void Phases::fault_point(int64_t step, const std::string& place) {
   if (action == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
   if (action.rfind("sleep=", 0) == 0)
     std::this_thread::sleep_for(std::chrono::duration<double>(std::atof(action.c_str() + 6)));
+  return action == "spoil";
 }
 
 }  // namespace slip

@@ -1,7 +1,7 @@
 // What this rank is doing: told to the heartbeat, so that the others can say where it was when it went. And
 // where tests break a rank: SLIP_TEST_FAULT=PHASE:STEP:RANK:ACTION, read by `train` for tests alone, makes
 // that rank do ACTION when it first comes to that step and phase: kill, stop, abort, term, usr1, hang (the
-// main thread alone stands still), sleep=SECONDS, or pause (until a signal asks this rank to stop).
+// main thread alone stands still), sleep=SECONDS, pause (until a signal asks this rank to stop) or spoil.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -14,13 +14,13 @@ class Heartbeat;
 class Phases {
  public:
   Phases(Heartbeat*, int rank, const char* fault);  // each may be null
-  // start, load, wait, capture, transfer, train, reduce, evaluate, save, exit. The step is the one that is
-  // being made; while saving or evaluating, the last one made.
+  // start, load, wait, capture, transfer, train, reduce, evaluate, decode, save, exit. The step is the one
+  // that is being made; while saving or evaluating, the last one made.
   void at(int64_t step, const char* phase);
   // A place within a phase, for tests alone: save/drafter, save/optimizer, save/trainer, save/manifest,
-  // save/rename.
-  // Any thread may say it.
-  void fault_point(int64_t step, const std::string& place);
+  // save/rename; replay. Any thread may say it. True (the action is spoil): the caller shall compute
+  // something wrong.
+  bool fault_point(int64_t step, const std::string& place);
   void at_same_step(const char* phase) { at(step_, phase); }
 
  private:

@@ -19,6 +19,7 @@ struct Ranks {
   Phases* phases = nullptr;         // null: nobody asks
   Comm control;                     // requests and headers of the mailbox
   Comm drafters;                    // gradient and metric sums; none on a target rank
+  Comm decoders;                    // drafter 0 and the targets, where prompts are decoded (eval.prompts)
   std::unique_ptr<Transport> transport;
 #if SLIP_HAVE_CUDA
   std::unique_ptr<NcclComm> gradients;  // over the drafters, when each has its own GPU

@@ -28,17 +28,27 @@ class RowTable {
     if (eval_.empty() && in_.eval) eval_ = epoch_rows(in_.eval->documents(), data_.row_tokens, false, 0, 0);
     return eval_;
   }
+  void set_replay(std::vector<RowTokens> rows) { replay_ = std::move(rows); }
+  const std::vector<RowTokens>& replay_rows() const { return replay_; }
+
+  int64_t tokens(const RowId& id) {
+    return id.kind == kReplayRow ? static_cast<int64_t>(read(id).ids.size()) : row(id).tokens;
+  }
+  RowTokens read(const RowId& id) {
+    if (id.kind == kReplayRow) return replay_.at(static_cast<size_t>(id.index));
+    return read_row(id.kind == kEvalRow ? *in_.eval : *in_.corpus, row(id));
+  }
+
+ private:
   const Row& row(const RowId& id) {
     return id.kind == kEvalRow ? eval_rows().at(static_cast<size_t>(id.index))
                                : train_rows(id.epoch).at(static_cast<size_t>(id.index));
   }
-  RowTokens read(const RowId& id) { return read_row(id.kind == kEvalRow ? *in_.eval : *in_.corpus, row(id)); }
-
- private:
   const RunInputs& in_;
   const DataConfig& data_;
   std::map<int64_t, std::vector<Row>> train_;
   std::vector<Row> eval_;
+  std::vector<RowTokens> replay_;  // of the last evaluation
 };
 
 }  // namespace slip

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <type_traits>
 
 #include "comm/collectives.hpp"
 #include "core/log.hpp"
+#include "kernels/features.hpp"
 #include "launch/checkpoint_saver.hpp"
+#include "launch/evaluate.hpp"
 #include "launch/feature_feed.hpp"
 #include "launch/gradient_sum.hpp"
 #include "launch/rank.hpp"
@@ -40,14 +43,17 @@ template <class T> class DrafterRank {
         feed_(o, in, plan, ranks, rows_, frozen_, arena, queue),
         gradients_(drafter_, ranks, o.config.comm.timeout_s, queue),
         saver_(o.config.checkpoint, checkpoint_folder(o.config), in.drafter, drafter_.layout, ranks.phases,
-               [this] { report(); }) {}
+               [this] { report(); }) {
+    if (in.prompts) prompts_.emplace(o, in, plan, ranks, rows_, frozen_, arena, queue);
+  }
 
   int run();
 
  private:
   // The embedding and the head; with one rank also the layers of the target.
   TargetWeights<T> load_frozen(Arena& arena) {
-    return frozen_weights<T>(o_, in_, {plan_.ranks == 1 ? in_.last_tap + 1 : 0, true}, arena, queue_);
+    const TargetParts parts = plan_.ranks == 1 ? target_parts(in_, true) : TargetParts{0, true};
+    return frozen_weights<T>(o_, in_, parts, arena, queue_);
   }
   bool writes() const { return ranks_.drafter_index() == 0; }
   bool saves() const { return !o_.synthetic || o_.publish; }
@@ -66,7 +72,9 @@ template <class T> class DrafterRank {
   void request_ahead();
   void sum_over_ranks(StepSums&);
   StepSums train_rows();
-  StepSums evaluate();
+  TrainingForward<T> forward() { return {drafter_, pass_, row_, feed_, frozen_}; }
+  DecodedEvaluation evaluate_prompts();
+  void report_evaluation();
   void advance_cursor();
   bool update(const StepSums&, StepReport&);
   void save(const char* why);
@@ -87,6 +95,7 @@ template <class T> class DrafterRank {
   FeatureFeed<T> feed_;
   std::unique_ptr<RunLog> log_;
   GradientSum<T> gradients_;
+  std::optional<PromptEvaluator<T>> prompts_;
   // Rows requested and not yet trained: always the next ones of this rank, in order.
   int64_t ahead_epoch_ = 0, ahead_step_ = 0, ahead_in_step_ = 0, ahead_steps_ = 0;
   double waited_s_ = 0;
@@ -122,7 +131,7 @@ template <class T> void DrafterRank<T>::load_start() {
 }
 
 template <class T> bool DrafterRank<T>::evaluates_after(int64_t step) const {
-  if (!in_.eval) return false;
+  if (!in_.eval && !prompts_) return false;
   const int64_t every = o_.config.eval.every_steps;
   return step == 0 || step == state_.total_steps || (every > 0 && step % every == 0);
 }
@@ -196,34 +205,42 @@ template <class T> StepSums DrafterRank<T>::train_rows() {
   return sums;
 }
 
-template <class T> StepSums DrafterRank<T>::evaluate() {
-  StepSums sums;
-  std::vector<RowId> mine;
-  for (int64_t i = 0; i < static_cast<int64_t>(rows_.eval_rows().size()); ++i) {
-    // By the place in a step, as in training: a drafter then hears from the targets that the plan names, no
-    // others.
-    if (plan_.drafter_rank(i % plan_.rows_per_step) == ranks_.drafter_index())
-      mine.push_back({kEvalRow, 0, 0, i});
+// With the weights that a checkpoint would hold; those of training are there again afterwards, bit by bit.
+template <class T> DecodedEvaluation DrafterRank<T>::evaluate_prompts() {
+  const bool rounded = std::is_same_v<T, Bf16> || optimizer_.round_weight;
+  std::vector<float> published;
+  if (writes() || !rounded) {
+    published.resize(static_cast<size_t>(drafter_.layout.count));
+    copy_to_host(published.data(), optimizer_.master, drafter_.layout.count * 4, queue_);
+    synchronize(queue_);
+    for (float& x : published) x = round_bf16(x);
   }
-  size_t asked = 0;
-  for (size_t i = 0; i < mine.size(); ++i) {
-    while (asked < mine.size() && feed_.can_request()) feed_.request(mine[asked++]);
-    const RowTokens tokens = rows_.read(mine[i]);
-    // Always the same anchors, whatever the run's seed: evaluations of different runs compare.
-    const RowBlocks blocks = make_blocks(tokens, in_.drafter, in_.label_mask, {o_.config.eval.anchors, 0, 0});
-    ranks_.at(state_.step, "evaluate");
-    const Features features = feed_.get(mine[i], tokens);
-    const Packed packed = row_.set(tokens.ids, tokens.lengths, queue_);
-    const auto row_sums = run_row<T>(drafter_, pass_, features.data, features.tokens, packed.position, blocks,
-                                     frozen_.embed, frozen_.head, in_.rule, RowMode::evaluate, queue_);
-    feed_.release(features);
-    if (!row_sums) fail(fmt::format("held-out row {}: the features hold NaN or infinity", i));
-    sums += *row_sums;
-    sums.rows += 1;
-    sums.tokens += static_cast<double>(tokens.ids.size());
+  if (!rounded) set_weights(drafter_, published, queue_);
+  DecodedEvaluation out = prompts_->run(forward(), published, state_.step);
+  if (!rounded)
+    cast<T, Acc<T>, T>(
+        {{optimizer_.master, 1, drafter_.layout.count}, {drafter_.weights, 1, drafter_.layout.count}},
+        queue_);
+  return out;
+}
+
+template <class T> void DrafterRank<T>::report_evaluation() {
+  std::optional<StepSums> sums;
+  std::optional<DecodedEvaluation> decoded;
+  if (in_.eval) {
+    sums = evaluate_rows<T>(o_, in_, plan_, ranks_, rows_, forward(), state_.step, queue_);
+    sum_over_ranks(*sums);
   }
-  sum_over_ranks(sums);
-  return sums;
+  if (prompts_) decoded = evaluate_prompts();
+  if (log_) log_->evaluation(state_.step, sums, decoded);
+  if (decoded) state_.decoded_acceptance = decoded->all.pooled;
+  if (!decoded || !parity_fails(decoded->parity)) return;
+  // Drafter 0 says it, with the example of the lowest drafter that has one.
+  const bool saw = decoded->parity.different == 0 || !decoded->parity.first.empty();
+  Verdict verdict{saw ? kFailed : kOk, parity_complaint(decoded->parity)};
+  if (ranks_.drafter_count() > 1) verdict = agree(ranks_.drafters, verdict, deadline(), "the parity check");
+  if (writes()) fail(verdict.message);
+  fail_peer("");
 }
 
 template <class T> void DrafterRank<T>::advance_cursor() {
@@ -243,6 +260,7 @@ template <class T> bool DrafterRank<T>::update(const StepSums& sums, StepReport&
   const bool finite = sums.bad_rows == 0 && std::isfinite(norm) && std::isfinite(sums.loss);
   if (finite && denominator > 0) {
     report.lr = learning_rate(o_.config.train, state_.step, state_.total_steps);
+    state_.decoded_acceptance = 0;
     optimizer_step(optimizer_, drafter_, o_.config.train, report.lr, denominator, norm, queue_);
     report.grad_norm = norm;
     ++state_.step;
@@ -297,11 +315,7 @@ template <class T> int DrafterRank<T>::run() {
   load_start();
   const TrainConfig& train = o_.config.train;
   if (writes()) log_ = std::make_unique<RunLog>(o_, in_, plan_json(plan_), state_.step);
-  const auto report_evaluation = [&] {
-    const StepSums sums = evaluate();
-    if (log_) log_->evaluation(state_.step, sums);
-  };
-  if (state_.step == 0 && in_.eval) report_evaluation();
+  if (state_.step == 0 && evaluates_after(0)) report_evaluation();
   bool stopped = false;
   Clock::time_point last = Clock::now();
   while (state_.step < state_.total_steps && data_left()) {
@@ -336,7 +350,9 @@ template <class T> int DrafterRank<T>::run() {
       stopped = state_.step < state_.total_steps;
       if (stopped) break;
     }
-    if (updated && evaluates_after(state_.step)) report_evaluation(), last = Clock::now();
+    const bool evaluated = updated && evaluates_after(state_.step);
+    if (evaluated) report_evaluation(), last = Clock::now();
+    if (evaluated && o_.config.checkpoint.keep_best > 0) save("evaluated");
     const int64_t every = o_.config.checkpoint.every_steps;
     if (updated && ((every > 0 && state_.step % every == 0) || minutes))
       save("on schedule"), last = Clock::now();
@@ -352,9 +368,7 @@ template <class T> int DrafterRank<T>::run() {
     return kStopped;
   }
   std::string done = fmt::format("done: {} steps in {:.1f} s", state_.step, seconds_since(started_));
-  if (in_.eval)
-    done += fmt::format(", held-out acceptance length {:.2f} -> {:.2f}", log_->first_acceptance(),
-                        log_->last_acceptance());
+  done += log_->evaluation_text();
   if (saves())
     done += fmt::format("; the drafter is {}/step-{:08}/drafter", checkpoint_folder(o_.config), state_.step);
   log_info(done);

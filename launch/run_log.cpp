@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -38,6 +39,30 @@ std::vector<double> per_slot(const std::array<double, kMaxBlock>& sums,
   return out;
 }
 
+nlohmann::ordered_json decoded_json(const DecodedEvaluation& d) {
+  nlohmann::ordered_json j = acceptance_json(d.all);
+  j["seconds"] = d.seconds;
+  j["parity"] = {{"cycles", d.parity.cycles},
+                 {"equal", d.parity.equal},
+                 {"near_ties", d.parity.near_ties},
+                 {"different", d.parity.different},
+                 {"largest_gap", d.parity.largest_gap}};
+  if (!d.families.empty()) j["families"] = families_json(d.families);
+  return j;
+}
+
+// The families that gain most come first.
+std::string family_table(std::vector<FamilyAcceptance> families) {
+  std::stable_sort(families.begin(), families.end(),
+                   [](const auto& a, const auto& b) { return a.acceptance.pooled > b.acceptance.pooled; });
+  std::string out = "decoded acceptance length by document family: pooled, mean, prompts";
+  for (const FamilyAcceptance& f : families) {
+    out += fmt::format("\n  {:<12} {:5.2f} {:5.2f} {:5}", f.name, f.acceptance.pooled, f.acceptance.mean,
+                       f.acceptance.responses);
+  }
+  return out;
+}
+
 std::string clock_text(double seconds) {
   const int64_t s = static_cast<int64_t>(seconds + 0.5);
   return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
@@ -50,6 +75,7 @@ RunLog::RunLog(const RunOptions& o, const RunInputs& in, const std::string& plan
     : kind_(in.rule.kind),
       block_(in.drafter.block),
       every_(o.config.log.every_steps),
+      total_(in.state.total_steps),
       dir_(o.config.log.dir),
       terminal_(isatty(STDERR_FILENO) != 0) {
   fs::create_directories(dir_ + "/log");
@@ -130,24 +156,53 @@ void RunLog::progress(const StepReport& r) {
   if (line) recent_seconds_ = recent_tokens_ = recent_wait_ = 0, recent_steps_ = 0;
 }
 
-void RunLog::evaluation(int64_t step, const StepSums& s) {
-  const nlohmann::ordered_json j = {{"step", step},
-                                    {"loss", s.mean_loss(kind_)},
-                                    {"accuracy", s.accuracy()},
-                                    {"acceptance_length", s.acceptance_length()},
-                                    {"slot_accuracy", per_slot(s.slot_correct, s.slot_valid, block_)},
-                                    {"slot_loss", per_slot(s.slot_loss, s.slot_valid, block_)},
-                                    {"blocks", s.blocks},
-                                    {"labels", s.valid},
-                                    {"rows", s.rows},
-                                    {"tokens", s.tokens}};
+void RunLog::evaluation(int64_t step, const std::optional<StepSums>& sums,
+                        const std::optional<DecodedEvaluation>& decoded) {
+  nlohmann::ordered_json j = {{"step", step}};
+  std::vector<std::string> said;
+  if (sums) {
+    const StepSums& s = *sums;
+    j.update({{"loss", s.mean_loss(kind_)},
+              {"accuracy", s.accuracy()},
+              {"acceptance_length", s.acceptance_length()},
+              {"slot_accuracy", per_slot(s.slot_correct, s.slot_valid, block_)},
+              {"slot_loss", per_slot(s.slot_loss, s.slot_valid, block_)},
+              {"blocks", s.blocks},
+              {"labels", s.valid},
+              {"rows", s.rows},
+              {"tokens", s.tokens}});
+    simulated_.add(s.acceptance_length());
+    said.push_back(
+        fmt::format("loss {:.3f}, accuracy {:.3f}, simulated acceptance length {:.2f} ({:.0f} blocks)",
+                    s.mean_loss(kind_), s.accuracy(), s.acceptance_length(), s.blocks));
+  }
+  if (decoded) {
+    const DecodedEvaluation& d = *decoded;
+    j["decoded"] = decoded_json(d);
+    decoded_.add(d.all.pooled);
+    said.push_back(fmt::format("decoded {:.2f} pooled, {:.2f} mean ({} prompts, {} tokens, {:.1f} s)",
+                               d.all.pooled, d.all.mean, d.all.responses, d.all.tokens, d.seconds));
+    said.push_back(
+        fmt::format("training forward equal in {:.0f} of {:.0f} cycles", d.parity.equal, d.parity.cycles));
+    if (d.parity.near_ties > 0)
+      said.back() +=
+          fmt::format(", {:.0f} near ties (gap up to {:.2g})", d.parity.near_ties, d.parity.largest_gap);
+  }
   append(eval_.get(), j.dump());
-  if (first_acceptance_ == 0) first_acceptance_ = s.acceptance_length();
-  last_acceptance_ = s.acceptance_length();
   if (open_line_) std::fputc('\n', stderr), open_line_ = false;
-  log_info(fmt::format(
-      "held out after step {}: loss {:.3f}, accuracy {:.3f}, acceptance length {:.2f} ({:.0f} blocks)", step,
-      s.mean_loss(kind_), s.accuracy(), s.acceptance_length(), s.blocks));
+  log_info(fmt::format("held out after step {}: {}", step, fmt::join(said, "; ")));
+  if (decoded && step == total_ && !decoded->families.empty()) log_info(family_table(decoded->families));
+}
+
+std::string RunLog::evaluation_text() const {
+  std::string out;
+  if (simulated_.first > 0)
+    out += fmt::format(", held-out acceptance length {:.2f} -> {:.2f} simulated", simulated_.first,
+                       simulated_.last);
+  if (decoded_.first > 0)
+    out += fmt::format("{} {:.2f} -> {:.2f} decoded", out.empty() ? ", held-out acceptance length" : ",",
+                       decoded_.first, decoded_.last);
+  return out;
 }
 
 }  // namespace slip

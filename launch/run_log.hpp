@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "launch/inputs.hpp"
+#include "launch/prompt_evaluation.hpp"
 #include "train/sums.hpp"
 
 namespace slip {
@@ -24,9 +26,9 @@ class RunLog {
   RunLog(const RunOptions&, const RunInputs&, const std::string& plan_json, int64_t from_step);
   ~RunLog();
   void step(const StepReport&);
-  void evaluation(int64_t step, const StepSums&);  // appends to eval.jsonl and says so
-  double first_acceptance() const { return first_acceptance_; }
-  double last_acceptance() const { return last_acceptance_; }
+  // Appends to eval.jsonl and says so: held-out documents (simulated acceptance), decoded prompts, or both.
+  void evaluation(int64_t step, const std::optional<StepSums>&, const std::optional<DecodedEvaluation>&);
+  std::string evaluation_text() const;  // first and last: ", held-out acceptance length 1.00 -> 3.50"
 
  private:
   struct CloseFile {
@@ -36,11 +38,18 @@ class RunLog {
   void progress(const StepReport&);
 
   LossKind kind_;
-  int64_t block_, every_;
+  int64_t block_, every_, total_;
   std::string dir_;
   std::unique_ptr<std::FILE, CloseFile> metrics_, eval_;
   bool terminal_ = false, open_line_ = false;
-  double first_acceptance_ = 0, last_acceptance_ = 0;
+  struct FirstAndLast {
+    double first = 0, last = 0;
+    void add(double x) {
+      if (first == 0) first = x;
+      last = x;
+    }
+  };
+  FirstAndLast simulated_, decoded_;  // acceptance lengths
   double recent_seconds_ = 0, recent_tokens_ = 0, recent_wait_ = 0;
   int64_t recent_steps_ = 0;
   std::chrono::steady_clock::time_point shown_{};

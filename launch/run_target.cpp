@@ -2,6 +2,7 @@
 
 #include "core/log.hpp"
 #include "kernels/features.hpp"
+#include "launch/prompt_evaluation.hpp"
 #include "launch/rank.hpp"
 #include "launch/row_table.hpp"
 #include "launch/signals.hpp"
@@ -15,6 +16,7 @@ template <class T> struct TargetRank {
   PackedRow row;
   Bf16* ring;
   int ring_taps;
+  std::optional<PromptDecoder<T>> decoder;
 };
 
 // A slow drafter must not hold up the others: the ring has room for what all of them may have requested.
@@ -28,11 +30,16 @@ TargetRank<T> make_target_rank(const RunOptions& o, const RunInputs& in, const P
                                const Queue& queue) {
   const int64_t tokens = o.config.data.row_tokens;
   Target<T> target =
-      make_target<T>(o, in, frozen_weights<T>(o, in, {in.last_tap + 1, false}, arena, queue), arena, queue);
+      make_target<T>(o, in, frozen_weights<T>(o, in, target_parts(in, false), arena, queue), arena, queue);
   PackedRow row("target.row", tokens, arena);
   const int taps = ring_size(o, in, plan);
   Bf16* ring = arena.take<Bf16>("target.ring", taps * tokens * in.target.hidden, "roles.queue_rows");
-  return {std::move(target), std::move(row), ring, taps};
+  TargetRank<T> rank{std::move(target), std::move(row), ring, taps, {}};
+  if (in.prompts) {
+    rank.decoder.emplace(in.target, rank.target.weights, &in.drafter, in.prompts->longest(),
+                         evaluation_rule(o, in), arena, queue);
+  }
+  return rank;
 }
 
 // The step that a training row belongs to, as if no step had been skipped; held-out rows: the last one.
@@ -45,7 +52,7 @@ class StepOfRow {
         before_(in.state.step - in.state.epoch_step),
         last_(in.state.step) {}
   int64_t operator()(const RowId& id) {
-    if (id.kind == kEvalRow) return last_;
+    if (id.kind != kTrainRow) return last_;
     while (epoch_ < id.epoch)
       before_ += steps_of_epoch(static_cast<int64_t>(rows_.train_rows(epoch_++).size()), rows_per_step_);
     last_ = before_ + id.index / rows_per_step_ + 1;
@@ -95,9 +102,17 @@ void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Rank
   FeatureOutbox outbox(ranks.control, *ranks.transport, feature_shape(o, in), rank.ring, rank.ring_taps,
                        plan.rank[static_cast<size_t>(me)].peers, o.config.comm.timeout_s, queue);
   StepOfRow step(in, o.config.train.rows_per_step, rows);
+  const int64_t tokens_of_row = o.config.data.row_tokens;
   ranks.at(in.state.step, "wait");
   while (const std::optional<RowRequest> request = outbox.next()) {
     if (stop_signalled()) outbox.ask_stop();
+    if (request->call) {
+      const std::vector<Response> responses =
+          answer_drafters(*rank.decoder, ranks, *in.prompts, step.last(), o.config.comm.timeout_s, queue);
+      rows.set_replay(replay_rows(*in.prompts, responses, tokens_of_row));
+      ranks.at(step.last(), "wait");
+      continue;
+    }
     ranks.at(step(request->row), "capture");
     const RowTokens tokens = rows.read(request->row);
     outbox.send_header(*request, static_cast<int64_t>(tokens.ids.size()));

@@ -121,6 +121,10 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
   if (mpi.size() > 1) {
     ranks.control = mpi.world().dup("mailbox control", start);
     ranks.drafters = mpi.world().split(plan.role(mpi.rank()) == Role::target ? -1 : 0, "drafters", start);
+    if (in->prompts) {
+      const bool member = plan.role(mpi.rank()) == Role::target || ranks.drafters.rank() == 0;
+      ranks.decoders = mpi.world().split(member ? 0 : -1, "decoders", start);
+    }
   }
   if (o.device == Device::cpu) {
     if (mpi.size() > 1) ranks.transport = std::make_unique<MpiTransport>(mpi.world().dup("features", start));

@@ -78,6 +78,8 @@ std::string progress_text(const Facts& line) {
     if (line.contains(key))
       out += fmt::format("{}{} {}", out.empty() ? "" : ", ", label, value_text(line.at(key)));
   }
+  if (const Facts decoded = value_or_null(line, "decoded"); decoded.is_object())
+    out += fmt::format(", decoded {}", value_text(value_or_null(decoded, "pooled")));
   return out;
 }
 

@@ -155,6 +155,22 @@ void FeatureInbox::release(int slot) {
   s.readers = transport_.fence(queue_);
 }
 
+void FeatureInbox::tell_targets(int32_t type, const char* what) {
+  const Request message{.type = type};
+  for (const Target& t : targets_) {
+    MPI_Request sent = MPI_REQUEST_NULL;
+    check_mpi(MPI_Isend(&message, sizeof message, MPI_BYTE, t.rank, kRequestTag, control_.get(), &sent));
+    wait(control_, sent, t.rank, deadline_in(timeout_s_), what);
+  }
+}
+
+void FeatureInbox::call() {
+  require(!finished_, "FeatureInbox: a call after finish()");
+  for (const Slot& s : state_)
+    require(s.state == State::free, "FeatureInbox: a call while a row is under way or in use");
+  tell_targets(kCall, "to hear a call");
+}
+
 void FeatureInbox::finish() {
   require(!finished_, "FeatureInbox: finish() twice");
   for (Slot& s : state_) {
@@ -164,12 +180,7 @@ void FeatureInbox::finish() {
     s.state = State::free;
     credits_.give_back(s.request.slot);
   }
-  const Request done{.type = kDone};
-  for (const Target& t : targets_) {
-    MPI_Request sent = MPI_REQUEST_NULL;
-    check_mpi(MPI_Isend(&done, sizeof done, MPI_BYTE, t.rank, kRequestTag, control_.get(), &sent));
-    wait(control_, sent, t.rank, deadline_in(timeout_s_), "to take leave");
-  }
+  tell_targets(kDone, "to take leave");
   finished_ = true;
 }
 

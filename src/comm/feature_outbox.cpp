@@ -42,12 +42,21 @@ void FeatureOutbox::accept_request(Drafter& d, int bytes) {
   const std::string from = control_.peers().name(control_.world_rank(d.rank));
   check_request(r, bytes, shape_, from);
   const auto same = [&](const RowRequest& p) {
-    return p.drafter == d.rank && (r.type == kDone || p.slot == r.slot);
+    return p.drafter == d.rank && (r.type != kWantRow || p.slot == r.slot);
   };
   const auto waits = std::find_if(pending_.begin(), pending_.end(), same);
   if (waits != pending_.end()) {
     fail(fmt::format("{}: {} while its request for {} waits", from,
-                     r.type == kDone ? "is done" : "asks for " + to_string(r.row), to_string(waits->row)));
+                     r.type == kDone   ? "is done"
+                     : r.type == kCall ? "calls"
+                                       : "asks for " + to_string(r.row),
+                     to_string(waits->row)));
+  }
+  if (d.called && r.type != kDone)
+    fail(fmt::format("{}: speaks again before the other drafters have called", from));
+  if (r.type == kCall) {
+    d.called = true;
+    return listen(d);
   }
   if (r.type == kDone) {
     d.done = true;
@@ -80,6 +89,11 @@ bool FeatureOutbox::poll() {
   return moved;
 }
 
+bool FeatureOutbox::all_called() const {
+  return listening_ > 0 && pending_.empty() &&
+         std::all_of(drafters_.begin(), drafters_.end(), [](const Drafter& d) { return d.called || d.done; });
+}
+
 std::optional<RowRequest> FeatureOutbox::next() {
   const Clock::time_point start = Clock::now();
   if (busy_since_) stats_.busy_s += seconds_since(*busy_since_) - ring_wait_of_row_s_;
@@ -93,7 +107,7 @@ std::optional<RowRequest> FeatureOutbox::next() {
                "a request for features (back-pressure: no free slot)", -1);
   waiting.log_once();
   poll();
-  while (pending_.empty() && !over()) {
+  while (pending_.empty() && !over() && !all_called()) {
     if (poll()) {
       waiting.alive();
     } else {
@@ -101,6 +115,10 @@ std::optional<RowRequest> FeatureOutbox::next() {
     }
   }
   stats_.wait_request_s += seconds_since(start);
+  if (all_called()) {
+    for (Drafter& d : drafters_) d.called = false;
+    return RowRequest{.call = true};
+  }
   if (pending_.empty()) {
     for (auto& h : headers_)
       wait(control_, h->sent, h->drafter, deadline_in(timeout_s_), "to take the last header");

@@ -9,6 +9,7 @@
 //  * The drafter checks the header before it posts a receive for the first byte.
 //  * A tap buffer of the target's ring belongs to the target from `acquire_tap` to `send_tap`, then to the
 //  transport.
+//  * A drafter with nothing under way may call its targets: each leaves `next` once all its drafters called.
 //  * A drafter that needs nothing more receives what it has requested, drops it, and says Done; a target ends
 //  when
 //    all drafters have. Memory: slots on the drafter, the ring on the target, whatever the speeds of the
@@ -52,6 +53,7 @@ class FeatureInbox {
   FeatureSlot receive(const RowId&);  // waits for that row; it must have been requested
   void release(int slot);
   void poll();    // accepts what has come
+  void call();    // asks every target to leave its rows; nothing may be under way
   void finish();  // receives and drops what is under way, then tells every target Done
   int free_slots() const { return credits_.free(); }
 
@@ -74,6 +76,7 @@ class FeatureInbox {
     Clock::time_point heard = Clock::now();
   };
   void accept_header(size_t target, int bytes);
+  void tell_targets(int32_t type, const char* what);
   bool accept_taps(Slot&);
   Slot& slot_of(const RowId&);
   void wait_until_ready(Slot&);
@@ -95,8 +98,9 @@ class FeatureInbox {
 struct RowRequest {
   RowId row;
   int64_t tokens = 0;
-  int drafter = -1;  // rank in the control communicator
-  int slot = -1;     // of that drafter
+  int drafter = -1;   // rank in the control communicator
+  int slot = -1;      // of that drafter
+  bool call = false;  // no row: all drafters have called
 };
 
 struct OutboxStats {
@@ -118,8 +122,8 @@ class FeatureOutbox {
   FeatureOutbox(const FeatureOutbox&) = delete;
   FeatureOutbox& operator=(const FeatureOutbox&) = delete;
 
-  // The lowest pending row; waits while there is none. nullopt: all drafters are done and everything has
-  // left. Its time limit runs from the last sign of life of any drafter.
+  // The lowest pending row, or the call of all drafters; waits while there is neither. nullopt: all drafters
+  // are done and everything has left. Its time limit runs from the last sign of life of any drafter.
   std::optional<RowRequest> next();
   void ask_stop() { stop_ = true; }                     // from now on every header says so
   void send_header(const RowRequest&, int64_t tokens);  // the target's own count: the drafter compares
@@ -133,7 +137,7 @@ class FeatureOutbox {
     int rank = -1;
     Request request{};
     MPI_Request receive = MPI_REQUEST_NULL;
-    bool done = false;
+    bool done = false, called = false;
   };
   struct Buffer {
     enum class State { free, acquired, sending } state = State::free;
@@ -148,6 +152,7 @@ class FeatureOutbox {
   bool poll();  // true: something came or left
   void accept_request(Drafter&, int bytes);
   void listen(Drafter&);
+  bool all_called() const;  // and nothing else is to be done
 
   const Comm& control_;
   Transport& transport_;

@@ -7,7 +7,8 @@
 namespace slip {
 
 std::string to_string(const RowId& id) {
-  return fmt::format("{} row {} of epoch {}", id.kind == kTrainRow ? "train" : "eval", id.index, id.epoch);
+  const char* kind = id.kind == kTrainRow ? "train" : id.kind == kEvalRow ? "eval" : "replay";
+  return fmt::format("{} row {} of epoch {}", kind, id.index, id.epoch);
 }
 
 void check_envelope(uint32_t magic, uint32_t version, int64_t bytes, int64_t expected_bytes,
@@ -28,9 +29,9 @@ void check_envelope(uint32_t magic, uint32_t version, int64_t bytes, int64_t exp
 
 void check_request(const Request& r, int64_t bytes, const FeatureShape& shape, const std::string& from) {
   check_envelope(r.magic, r.version, bytes, sizeof(Request), from);
-  if (r.type == kDone) return;
+  if (r.type == kDone || r.type == kCall) return;
   if (r.type != kWantRow) fail(fmt::format("{}: a request of unknown type {}", from, r.type));
-  if (r.row.kind != kTrainRow && r.row.kind != kEvalRow) {
+  if (r.row.kind < kTrainRow || r.row.kind > kReplayRow) {
     fail(fmt::format("{}: a request for a row of unknown kind {}", from, r.row.kind));
   }
   if (r.slot < 0) fail(fmt::format("{}: asks for {} into slot {}", from, to_string(r.row), r.slot));

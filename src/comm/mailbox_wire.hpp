@@ -7,7 +7,8 @@
 
 namespace slip {
 
-enum RowKind : int32_t { kTrainRow = 0, kEvalRow = 1 };
+// Replay: what was decoded, run through the training forward.
+enum RowKind : int32_t { kTrainRow = 0, kEvalRow = 1, kReplayRow = 2 };
 
 // A row of features. The order is that in which targets serve: by epoch, then training before evaluation.
 struct RowId {
@@ -36,7 +37,8 @@ inline constexpr int32_t kWireBf16 = 1;
 inline constexpr uint32_t kStopAsked = 1;  // bit of FeatureHeader::flags
 inline constexpr int kRequestTag = 1, kHeaderTag = 2;
 
-enum RequestType : int32_t { kWantRow = 0, kDone = 1 };
+// Call: the target shall leave its mailbox for a while and do what the drafters then ask for elsewhere.
+enum RequestType : int32_t { kWantRow = 0, kDone = 1, kCall = 2 };
 
 struct Request {  // drafter -> target
   uint32_t magic = kMailboxMagic, version = kMailboxVersion;

@@ -128,6 +128,10 @@ std::vector<std::string> contradictions(const Config& c) {
   at_least("checkpoint.keep_every", c.checkpoint.keep_every, int64_t{0});
   at_least("checkpoint.retries", c.checkpoint.retries, int64_t{0});
   at_least("checkpoint.retry_s", c.checkpoint.retry_s, 0.0);
+  at_least("checkpoint.keep_best", c.checkpoint.keep_best, int64_t{0});
+  refuse(c.checkpoint.keep_best > 0 && c.eval.prompts.empty(),
+         "checkpoint.keep_best: needs eval.prompts, whose decoded acceptance says which checkpoint is best");
+  at_least("eval.max_new", c.eval.max_new, int64_t{1});
   at_least("eval.anchors", c.eval.anchors, int64_t{1});
   at_least("eval.every_steps", c.eval.every_steps, int64_t{0});
   at_least("log.every_steps", c.log.every_steps, int64_t{1});

@@ -54,10 +54,13 @@ struct CheckpointConfig {
   bool background = true;
   int64_t retries = 0;
   double retry_s = 60;
+  int64_t keep_best = 0;
 };
 struct EvalConfig {
   std::string tokens;
+  std::string prompts;  // glob(s) of token shards to decode
   int64_t anchors = 64;
+  int64_t max_new = 256;
   int64_t every_steps = 0;
 };
 struct LogConfig {
@@ -132,8 +135,14 @@ template <class C, class F> void fields(C& c, F&& f) {
     "write while training goes on, where the host has memory for a copy of the state");
   f("checkpoint.retries", c.checkpoint.retries, "times a failed save is tried again before the run ends");
   f("checkpoint.retry_s", c.checkpoint.retry_s, "seconds between them");
-  f("eval.tokens", c.eval.tokens, "held-out token shards; empty: no evaluation");
+  f("checkpoint.keep_best", c.checkpoint.keep_best,
+    "and so many of highest decoded acceptance (eval.prompts): every evaluation is then saved; 0: none");
+  f("eval.tokens", c.eval.tokens,
+    "held-out token shards: loss and simulated acceptance; empty: they are not evaluated");
+  f("eval.prompts", c.eval.prompts,
+    "token shards whose prompts are decoded at every evaluation: decoded acceptance; empty: none");
   f("eval.anchors", c.eval.anchors, "anchors per held-out document");
+  f("eval.max_new", c.eval.max_new, "tokens of a decoded response at most");
   f("eval.every_steps", c.eval.every_steps, "evaluate every so many steps; 0: at the start and the end only");
   f("log.dir", c.log.dir, "the run directory");
   f("log.every_steps", c.log.every_steps, "steps between lines in the log; metrics.jsonl has every step");

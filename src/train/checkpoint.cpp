@@ -116,11 +116,39 @@ struct Unfinished {
   }
 };
 
+// Of the complete ones, the `count` with the highest decoded acceptance, best first.
+std::vector<std::string> best_of(const std::vector<std::pair<int64_t, std::string>>& all, int64_t count) {
+  std::vector<std::pair<double, std::string>> decoded;  // newest first
+  for (auto it = all.rbegin(); it != all.rend(); ++it) {
+    const double acceptance = read_json_file(it->second + "/manifest.json").value("decoded_acceptance", 0.0);
+    if (acceptance > 0) decoded.push_back({acceptance, it->second});
+  }
+  std::stable_sort(decoded.begin(), decoded.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> out;
+  for (const auto& d : decoded)
+    if (static_cast<int64_t>(out.size()) < count) out.push_back(d.second);
+  return out;
+}
+
+void remove_old(const std::string& folder, const std::string& just_saved, const KeepRule& keep) {
+  const auto all = complete(folder, false);
+  const std::vector<std::string> best = best_of(all, keep.best);
+  if (!best.empty()) write_text_durably(folder + "/best", fs::path(best.front()).filename().string() + "\n");
+  if (keep.newest == 0) return;
+  for (size_t i = 0; i + static_cast<size_t>(keep.newest) < all.size(); ++i) {
+    const auto& [step, path] = all[i];
+    const bool for_ever = keep.every > 0 && step % keep.every == 0;
+    const bool good = std::find(best.begin(), best.end(), path) != best.end();
+    if (path != just_saved && !for_ever && !good) fs::remove_all(path);
+  }
+}
+
 }  // namespace
 
 std::string save_checkpoint(const std::string& folder, const DrafterModel& model,
                             const ParameterLayout& layout, const OptimizerState& optimizer,
-                            const TrainerState& state, int64_t keep, int64_t keep_every,
+                            const TrainerState& state, const KeepRule& keep,
                             const std::function<void(const char*)>& wrote) {
   fs::create_directories(folder);
   const std::string path = folder + "/" + step_name(state.step), partial = path + ".partial";
@@ -150,6 +178,7 @@ std::string save_checkpoint(const std::string& folder, const DrafterModel& model
                              {"step", state.step},
                              {"checksum", "xxh3-64"},
                              {"files", nlohmann::json::array()}};
+  if (state.decoded_acceptance > 0) manifest["decoded_acceptance"] = state.decoded_acceptance;
   for (const char* name : kFiles) {
     const std::string file = partial + "/" + name;
     manifest["files"].push_back(
@@ -163,13 +192,7 @@ std::string save_checkpoint(const std::string& folder, const DrafterModel& model
   tell("rename");
   write_text_durably(folder + "/latest", step_name(state.step) + "\n");
 
-  if (keep > 0) {
-    auto all = complete(folder, false);
-    for (size_t i = 0; i + static_cast<size_t>(keep) < all.size(); ++i) {
-      const bool for_ever = keep_every > 0 && all[i].first % keep_every == 0;
-      if (all[i].second != path && !for_ever) fs::remove_all(all[i].second);
-    }
-  }
+  remove_old(folder, path, keep);
   return path;
 }
 

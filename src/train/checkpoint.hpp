@@ -22,6 +22,14 @@ struct TrainerState {
   int64_t total_steps = 0;                    // what the schedule counts on
   int64_t documents = 0, tokens = 0;          // of the data, to notice another set
   std::map<std::string, std::string> config;  // resolved keys and values
+  double decoded_acceptance = 0;              // of these weights (eval.prompts); 0: they were not decoded
+};
+
+// Which complete checkpoints stay when another one is saved; it stays itself.
+struct KeepRule {
+  int64_t newest = 3;  // 0: all
+  int64_t every = 0;   // and those whose step is a multiple of this; 0: none
+  int64_t best = 0;    // and so many of highest decoded acceptance, the newer one among equals
 };
 
 struct SavedOptimizer {
@@ -31,12 +39,11 @@ struct OptimizerState {  // the same, owned by somebody else
   const float *master, *m, *v;
 };
 
-// Returns the checkpoint's path. Keeps the newest `keep` complete ones (0: all), and those whose step is a
-// multiple of `keep_every` (0: none). Refuses before it writes when the file system has too little room;
-// whatever fails, the checkpoints that are there stay, and what was written goes. `wrote` hears of each file:
-// tests stop there.
+// Returns the checkpoint's path. Refuses before it writes when the file system has too little room; whatever
+// fails, the checkpoints that are there stay, and what was written goes. With keep.best the file `best` names
+// the checkpoint of highest decoded acceptance. `wrote` hears of each file: tests stop there.
 std::string save_checkpoint(const std::string& folder, const DrafterModel&, const ParameterLayout&,
-                            const OptimizerState&, const TrainerState&, int64_t keep, int64_t keep_every = 0,
+                            const OptimizerState&, const TrainerState&, const KeepRule&,
                             const std::function<void(const char*)>& wrote = {});
 
 // The complete checkpoint with the highest step, sizes checked; incomplete ones are named in the log.

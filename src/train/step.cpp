@@ -36,11 +36,10 @@ PassBuffers<T> make_pass_buffers(const DrafterModel& m, const DrafterLimits& lim
   return p;
 }
 
-namespace {
-
-// Uploads blocks [first, first + count) of a row and lists the drafter rows whose label counts.
+// Lists the drafter rows whose label counts, too.
 template <class T>
-Blocks upload(PassBuffers<T>& p, const RowBlocks& in, int64_t first, int64_t count, const Queue& queue) {
+Blocks upload_blocks(PassBuffers<T>& p, const RowBlocks& in, int64_t first, int64_t count,
+                     const Queue& queue) {
   const int64_t row0 = first * in.block, rows = count * in.block;
   p.host_rows.clear();
   p.host_begin.assign(1, 0);
@@ -63,7 +62,21 @@ Blocks upload(PassBuffers<T>& p, const RowBlocks& in, int64_t first, int64_t cou
   return {count, p.ids, p.position, p.anchor, p.lo};
 }
 
-}  // namespace
+template <class T>
+bool join_row(Drafter<T>& d, PassBuffers<T>& p, const Bf16* features, int64_t slot_tokens, int64_t tokens,
+              const Queue& queue) {
+  zero(p.non_finite, sizeof(int), queue);
+  join_taps<T>({.slot = features,
+                .slot_tokens = slot_tokens,
+                .taps = static_cast<int>(d.model.taps.size()),
+                .x = d.context.x.rows_from(0, tokens),
+                .non_finite = p.non_finite},
+               queue);
+  int bad = 0;
+  copy_to_host(&bad, p.non_finite, sizeof bad, queue);
+  synchronize(queue);
+  return bad == 0;
+}
 
 template <class T>
 StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const RowBlocks& in,
@@ -75,7 +88,7 @@ StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const
   context_forward(d, tokens, position, queue);
   for (int64_t first = 0; first < in.count(); first += d.limits.blocks) {
     const int64_t count = std::min(d.limits.blocks, in.count() - first), rows = count * in.block;
-    const Blocks blocks = upload(p, in, first, count, queue);
+    const Blocks blocks = upload_blocks(p, in, first, count, queue);
     blocks_forward(d, blocks, tokens, embed, queue);
     const View2<T> hidden = d.blocks.hidden.rows_from(0, rows);
     head_loss<T>({.hidden = hidden,
@@ -120,22 +133,13 @@ std::optional<StepSums> run_row(Drafter<T>& d, PassBuffers<T>& p, const Bf16* fe
                                 const int* position, const RowBlocks& in, View2<const T> embed,
                                 View2<const T> head, const LossRule& rule, RowMode mode, const Queue& queue,
                                 const OnLayer& on_layer) {
-  const int64_t tokens = in.context();
-  zero(p.non_finite, sizeof(int), queue);
-  join_taps<T>({.slot = features,
-                .slot_tokens = slot_tokens,
-                .taps = static_cast<int>(d.model.taps.size()),
-                .x = d.context.x.rows_from(0, tokens),
-                .non_finite = p.non_finite},
-               queue);
-  int bad = 0;
-  copy_to_host(&bad, p.non_finite, sizeof bad, queue);
-  synchronize(queue);
-  if (bad != 0) return std::nullopt;
+  if (!join_row(d, p, features, slot_tokens, in.context(), queue)) return std::nullopt;
   return run_blocks<T>(d, p, position, in, embed, head, rule, mode, queue, nullptr, on_layer);
 }
 
 #define SLIP_INSTANTIATE(T)                                                                                \
+  template bool join_row(Drafter<T>&, PassBuffers<T>&, const Bf16*, int64_t, int64_t, const Queue&);       \
+  template Blocks upload_blocks(PassBuffers<T>&, const RowBlocks&, int64_t, int64_t, const Queue&);        \
   template PassBuffers<T> make_pass_buffers(const DrafterModel&, const DrafterLimits&, Arena&);            \
   template std::optional<StepSums> run_row(Drafter<T>&, PassBuffers<T>&, const Bf16*, int64_t, const int*, \
                                            const RowBlocks&, View2<const T>, View2<const T>,               \

@@ -26,6 +26,14 @@ template <class T> struct PassBuffers {
 };
 template <class T> PassBuffers<T> make_pass_buffers(const DrafterModel&, const DrafterLimits&, Arena&);
 
+// The two pieces of a row that `replay.hpp` shares. Joins the taps of the first `tokens` tokens into
+// drafter.context.x; false when one is NaN or infinite. Uploads blocks [first, first + count) of a row.
+template <class T>
+bool join_row(Drafter<T>&, PassBuffers<T>&, const Bf16* features, int64_t slot_tokens, int64_t tokens,
+              const Queue&);
+template <class T>
+Blocks upload_blocks(PassBuffers<T>&, const RowBlocks&, int64_t first, int64_t count, const Queue&);
+
 enum class RowMode { train, evaluate };
 
 // `features`: tap-major bf16 [K][slot_tokens][H] where the queue's memory is. Returns nullopt, and leaves the

@@ -169,6 +169,26 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Mailbox,
 
 // G9: 9 rows, steps of 4, 4 and 1; one drafter sleeps; nobody runs out of time, memory is the slots and the
 // ring.
+// A target leaves its rows when all its drafters have called, not before, and serves on afterwards.
+TEST_P(Mailbox, ACallReachesATargetWhenAllDraftersHaveCalled) {
+  run([&](const Comm& control, Transport& transport) {
+    TestDrafter d(c, control, transport, rows_of(control.rank(), 12));
+    const auto call = [&] {
+      sleep_ms(control.rank() == 0 ? 0 : 30);
+      d.inbox.call();
+      int64_t served = 0;
+      for (int t = 0; t < c.targets; ++t)
+        served += recv<int64_t>(control, c.drafters + t, 5, soon(), "the answer of a target");
+      return served;
+    };
+    EXPECT_EQ(call(), 0);
+    EXPECT_EQ(call(), 0);
+    while (d.received < d.rows.size()) d.take();
+    EXPECT_EQ(call(), 2 * 12 + 2 * 5);  // all rows of all drafters
+    d.inbox.finish();
+  });
+}
+
 TEST(MailboxG9, AProducerBlocksWhileADrafterSleeps) {
   MailboxCase c{.targets = 1, .drafters = 2, .slots = 2, .ring_rows = 2};
   if (world().size() < 3) GTEST_SKIP() << "needs 3 ranks";

@@ -77,6 +77,7 @@ TEST(Wire, Envelope) {
 TEST(Wire, Requests) {
   EXPECT_EQ(verdict(asked()), "accepted");
   EXPECT_EQ(verdict(Request{.type = kDone}), "accepted");
+  EXPECT_EQ(verdict(Request{.type = kCall}), "accepted");
   EXPECT_THAT(verdict(asked(), 40), HasSubstr("40 bytes"));
   Request r = asked();
   r.tokens = 129;

@@ -59,8 +59,11 @@ class Checkpoints : public ::testing::Test {
   }
   std::string save(int64_t step, int64_t keep = 0) {
     state.step = step;
+    return save_with({.newest = keep});
+  }
+  std::string save_with(const KeepRule& rule) {
     return save_checkpoint(folder / "c", model, layout,
-                           {optimizer.master.data(), optimizer.m.data(), optimizer.v.data()}, state, keep);
+                           {optimizer.master.data(), optimizer.m.data(), optimizer.v.data()}, state, rule);
   }
   std::vector<std::string> names() {
     std::vector<std::string> out;
@@ -149,6 +152,29 @@ TEST_F(Checkpoints, KeepsTheNewest) {
   const std::string again = save(7, 1);
   EXPECT_EQ(names(), (std::vector<std::string>{"latest", "step-00000007", "step-00000025"}));
   EXPECT_EQ(checkpoint_problem(again, true), "");
+}
+
+TEST_F(Checkpoints, KeepsTheBest) {
+  const auto save_decoded = [&](int64_t step, double acceptance, const KeepRule& keep) {
+    state.step = step;
+    state.decoded_acceptance = acceptance;
+    return save_with(keep);
+  };
+  const auto best = [&] { return read_file(folder / "c/best"); };
+  const KeepRule rule{.newest = 1, .best = 2};
+  save_decoded(5, 2.5, rule);
+  save_decoded(10, 3.5, rule);
+  save_decoded(15, 1.5, rule);
+  EXPECT_EQ(best(), "step-00000010\n");
+  save_decoded(20, 0, rule);  // not decoded: never among the best
+  EXPECT_EQ(names(),
+            (std::vector<std::string>{"best", "latest", "step-00000005", "step-00000010", "step-00000020"}));
+  save_decoded(25, 3.5, rule);  // as good, and newer
+  EXPECT_EQ(best(), "step-00000025\n");
+  EXPECT_EQ(names(), (std::vector<std::string>{"best", "latest", "step-00000010", "step-00000025"}));
+  EXPECT_EQ(read_file(folder / "c/latest"), "step-00000025\n");
+  save_decoded(30, 2, {.newest = 1, .every = 10});
+  EXPECT_EQ(names(), (std::vector<std::string>{"best", "latest", "step-00000010", "step-00000030"}));
 }
 
 TEST_F(Checkpoints, UnfinishedOnesAreNoCheckpoints) {
