@@ -165,6 +165,8 @@ void check_everything(const RunOptions& o, const RunInputs& in) {
         fmt::format("log.dir: {} already holds a run; name another folder, or continue it with --resume auto",
                     c.log.dir));
   }
+  if (!c.dump.dir.empty())
+    fail_usage("dump.dir: only the command dump writes feature shards in this version");
   if (fs::exists(c.log.dir) && !fs::is_directory(c.log.dir))
     fail_usage(fmt::format("log.dir: {} is not a folder", c.log.dir));
   in.corpus->validate(in.target.vocab);

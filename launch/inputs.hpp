@@ -25,6 +25,7 @@ struct RunOptions {
   bool publish = false;
   bool share_gpu = false;  // ranks may share a GPU: tensors then travel by MPI through pinned memory
   std::string command_line, versions;  // for the run directory
+  std::string program = "slipstream";  // name and version, for the files that state their writer
 };
 
 struct RunInputs {

@@ -54,6 +54,18 @@ template <class T> std::vector<Arena::Entry> drafter_memory(const RunOptions&, c
 
 // Serves rows until every drafter is done.
 template <class T> void run_target(const RunOptions&, const RunInputs&, const Plan&, Ranks&, const Queue&);
+// `target_forward` that leaves the taps in host memory, [tokens][taps][hidden]: what a dump keeps. `tap`:
+// (tokens, hidden) where the queue's memory is, overwritten by each tap in turn.
+template <class T>
+void capture_to_host(const Target<T>& target, const Packed& packed, const std::vector<int64_t>& taps,
+                     Bf16* tap, Bf16* host, const Queue& queue) {
+  const int64_t h = target.model.hidden, width = h * static_cast<int64_t>(taps.size());
+  const auto leave = [&](int i, View2<const T>) {
+    copy_rows_to_host(host + i * h, width * 2, tap, h * 2, h * 2, packed.tokens, queue);
+  };
+  target_forward<T>(target, packed, taps, queue, leave, [&](int) { return tap; });
+}
+
 // Trains. Returns 0, or kStopped when it was asked to stop and has saved.
 template <class T> int run_drafter(const RunOptions&, const RunInputs&, const Plan&, Ranks&, const Queue&);
 

@@ -5,6 +5,7 @@
 namespace slip {
 
 int run_train(const Arguments&, int& argc, char**& argv);
+int run_dump_command(const Arguments&, int& argc, char**& argv);
 int run_plan(const Arguments&);
 int run_features(const Arguments&);
 int run_step(const Arguments&);

@@ -22,6 +22,7 @@ srun or launch/run.
 
   train     train a drafter from a configuration file
   plan      show roles, costs, balance and memory of a run before starting it
+  dump      write the target's hidden states of token shards as feature shards (HDF5), to look into or train from
   decode    speculative decoding of prompts: acceptance length, target calls saved, text
   features  write the target's hidden states after chosen layers, for comparing with another implementation
   step      one training step on given weights and data, for comparing with another trainer
@@ -49,6 +50,7 @@ int run(int& argc, char**& argv) {
   const Arguments rest(all.begin() + 1, all.end());
   cpu_level_check();
   if (all[0] == "train") return run_train(rest, argc, argv);
+  if (all[0] == "dump") return run_dump_command(rest, argc, argv);
   if (all[0] == "plan") return run_plan(rest);
   if (all[0] == "features") return run_features(rest);
   if (all[0] == "step") return run_step(rest);
@@ -59,9 +61,10 @@ int run(int& argc, char**& argv) {
   if (all[0] == "bench" && !rest.empty() && rest[0] == "wire")
     return run_bench_wire({rest.begin() + 1, rest.end()}, argc, argv);
   if (all[0] == "bench") return run_bench(rest);
-  fail_usage(fmt::format(
-      "unknown command '{}'; there are train, plan, decode, features, step, inspect, report, doctor, bench",
-      all[0]));
+  fail_usage(
+      fmt::format("unknown command '{}'; there are train, plan, dump, decode, features, step, inspect, "
+                  "report, doctor, bench",
+                  all[0]));
 }
 
 // An error of one rank takes the job down, or its peers would wait for it.

@@ -121,7 +121,7 @@ void refuse_unknown(const std::string& where, const std::string& key) {
 
 }  // namespace
 
-Config load_config(const std::string& path, const std::vector<std::string>& sets) {
+Config load_config(const std::string& path, const std::vector<std::string>& sets, ConfigUse use) {
   Config config;
   const po::options_description keys = config_description(config);
   po::variables_map map;  // what is stored first wins: --set before the file
@@ -163,7 +163,7 @@ Config load_config(const std::string& path, const std::vector<std::string>& sets
   } catch (const po::error& e) {
     refuse(path, e);
   }
-  const std::vector<std::string> wrong = contradictions(config);
+  const std::vector<std::string> wrong = contradictions(config, use);
   if (!wrong.empty()) fail_usage(fmt::format("{}: {}", path, fmt::join(wrong, "; ")));
   return config;
 }

@@ -34,7 +34,8 @@ class Options {
 
 // Reads an INI file and --set key=value pairs over it; unknown keys are refused with the nearest known one,
 // all contradictions are reported at once.
-Config load_config(const std::string& path, const std::vector<std::string>& sets);
+Config load_config(const std::string& path, const std::vector<std::string>& sets,
+                   ConfigUse = ConfigUse::train);
 std::string configuration_help();  // every key with default and meaning
 
 // --device cpu|cuda|auto; auto takes CUDA when a device is visible.

@@ -13,9 +13,10 @@
 
 namespace slip {
 
-RunOptions run_options(const RunArguments& a) {
+RunOptions run_options(const RunArguments& a, ConfigUse use) {
   RunOptions o;
-  o.config = load_config(a.config, a.sets);
+  o.config = load_config(a.config, a.sets, use);
+  o.program = program_text();
   o.device = choose_device_kind(a.device);
   o.resume = a.resume;
   o.extend = a.extend;
@@ -26,11 +27,11 @@ RunOptions run_options(const RunArguments& a) {
   return o;
 }
 
-namespace {
+HeartbeatTimes heartbeat_times(const CommConfig& comm) {
+  // A rank without progress gives itself up before the others give up waiting for it: it knows where it was.
+  return {.beat_s = comm.heartbeat_s, .dead_after_s = comm.dead_after_s, .stall_s = 0.8 * comm.timeout_s};
+}
 
-constexpr double kStart_s = 60;
-
-// What must be the same on all ranks.
 Facts facts_of(const RunArguments& a, const RunOptions& o) {
   Facts facts = version_facts();
   facts.emplace_back("--device", o.device == Device::cpu ? "cpu" : "cuda");
@@ -46,8 +47,6 @@ Facts facts_of(const RunArguments& a, const RunOptions& o) {
   });
   return facts;
 }
-
-}  // namespace
 
 int run_train(const Arguments& arguments, int& argc, char**& argv) {
   RunArguments a;
@@ -88,11 +87,7 @@ int run_train(const Arguments& arguments, int& argc, char**& argv) {
   if (const int code = settle_facts(mpi, facts_of(a, o), start)) return code;
   o.command_line = command_line;
   o.versions = version_text();
-  const CommConfig& comm = o.config.comm;
-  // A rank without progress gives itself up before the others give up waiting for it: it knows where it was.
-  const HeartbeatTimes times{
-      .beat_s = comm.heartbeat_s, .dead_after_s = comm.dead_after_s, .stall_s = 0.8 * comm.timeout_s};
-  mpi.keep(start_heartbeat(mpi, times));
+  mpi.keep(start_heartbeat(mpi, heartbeat_times(o.config.comm)));
   return run_training(o, mpi);
 }
 

@@ -21,6 +21,8 @@ namespace slip {
 
 std::string commit_text() { return SLIP_COMMIT; }
 
+std::string program_text() { return fmt::format("slipstream {} ({})", SLIP_VERSION, SLIP_COMMIT); }
+
 Facts version_facts() {
   char mpi[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;

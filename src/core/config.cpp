@@ -55,7 +55,7 @@ std::string nearest_key(const std::string& unknown) {
   return best;
 }
 
-std::vector<std::string> contradictions(const Config& c) {
+std::vector<std::string> contradictions(const Config& c, ConfigUse use) {
   std::vector<std::string> out;
   const auto refuse = [&](bool bad, const std::string& message) {
     if (bad) out.push_back(message);
@@ -87,14 +87,30 @@ std::vector<std::string> contradictions(const Config& c) {
   refuse(c.target.path.empty(), "target.path: not set");
   refuse(c.data.tokens.empty() && c.data.features.empty(),
          "data.tokens: not set (and neither is data.features)");
-  refuse(!c.data.tokens.empty() && !c.data.features.empty(),
-         "data.tokens and data.features: only one of them can be set");
+  refuse(!c.eval.tokens.empty() && !c.eval.features.empty(),
+         "eval.tokens and eval.features: only one of them can be set");
+  const bool train = use == ConfigUse::train;
+  refuse(train && c.data.tokens.empty() && !c.eval.tokens.empty(),
+         "eval.tokens: without data.tokens no rank runs the target; set eval.features");
+  refuse(train && !c.data.tokens.empty() && !c.eval.features.empty(),
+         "eval.features: for runs without data.tokens; set eval.tokens");
+  refuse(train && c.data.tokens.empty() && !c.dump.dir.empty(),
+         "dump.dir: without data.tokens no rank runs the target, there is nothing to dump");
+  refuse(!train && c.data.tokens.empty(), "data.tokens: not set, there is nothing to dump");
+  refuse(!train && c.dump.dir.empty(), "dump.dir: not set");
+  at_least("data.reader_threads", c.data.reader_threads, int64_t{1});
+  at_least("dump.max_bytes", c.dump.max_bytes, int64_t{0});
+  at_least("dump.shard_bytes", c.dump.shard_bytes, int64_t{1} << 16);
+  at_least("dump.queue_rows", c.dump.queue_rows, int64_t{1});
+  one_of("dump.span", c.dump.span, {"all", "supervised"});
+  one_of("dump.bf16", c.dump.bf16, {"float", "uint16"});
+  one_of("dump.compress", c.dump.compress, {"none", "deflate"});
   refuse(c.drafter.config.empty() && c.drafter.init_from.empty(),
          "drafter.config: not set (and neither is drafter.init_from)");
   refuse(!c.drafter.config.empty() && !c.drafter.init_from.empty(),
          "drafter.config and drafter.init_from: only one of them can be set");
-  refuse(c.log.dir.empty(), "log.dir: not set");
-  refuse(c.train.steps == 0 && c.data.epochs == 0,
+  refuse(train && c.log.dir.empty(), "log.dir: not set");
+  refuse(train && c.train.steps == 0 && c.data.epochs == 0,
          "train.steps and data.epochs: both 0, the run would never end");
   at_least("data.max_length", c.data.max_length, int64_t{0});
   at_least("data.row_tokens", c.data.row_tokens, int64_t{2});

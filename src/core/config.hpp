@@ -17,8 +17,9 @@ struct DrafterRunConfig {
   std::string init_from;  // or a published drafter folder: warm start
 };
 struct DataConfig {
-  std::string tokens;      // glob(s) of token shards, separated by commas
-  std::string features;    // glob(s) of feature shards: offline training
+  std::string tokens;    // glob(s) of token shards, separated by commas
+  std::string features;  // folders or glob(s) of feature shards: offline training
+  int64_t reader_threads = 2;
   int64_t max_length = 0;  // documents are cut here; 0: data.row_tokens
   int64_t row_tokens = 4096;
   int64_t epochs = 0;
@@ -56,9 +57,19 @@ struct CheckpointConfig {
   double retry_s = 60;
   int64_t keep_best = 0;
 };
+struct DumpConfig {
+  std::string dir;        // where feature shards go; empty: none
+  int64_t max_bytes = 0;  // of the folder; 0: no limit
+  int64_t shard_bytes = int64_t{4} << 30;
+  std::string span = "all";       // all | supervised
+  std::string bf16 = "float";     // float | uint16
+  std::string compress = "none";  // none | deflate
+  int64_t queue_rows = 3;         // rows of host memory between the target and the file
+};
 struct EvalConfig {
   std::string tokens;
   std::string prompts;  // glob(s) of token shards to decode
+  std::string features;
   int64_t anchors = 64;
   int64_t max_new = 256;
   int64_t every_steps = 0;
@@ -79,6 +90,7 @@ struct Config {
   RolesConfig roles;
   TrainConfig train;
   CheckpointConfig checkpoint;
+  DumpConfig dump;
   EvalConfig eval;
   LogConfig log;
   CommConfig comm;
@@ -92,7 +104,9 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("drafter.config", c.drafter.config, "config.json of the drafter to train from new weights");
   f("drafter.init_from", c.drafter.init_from, "published drafter folder to start from (warm start) instead");
   f("data.tokens", c.data.tokens, "token shards: file or glob, several separated by commas");
-  f("data.features", c.data.features, "feature shards, for offline training: refused, not in this version");
+  f("data.features", c.data.features,
+    "feature shards (`dump`): a folder, file or glob; without data.tokens no rank runs the target");
+  f("data.reader_threads", c.data.reader_threads, "threads of a drafter rank that read feature shards ahead");
   f("data.max_length", c.data.max_length, "cut documents to so many tokens; 0: data.row_tokens");
   f("data.row_tokens", c.data.row_tokens, "documents are packed into rows of at most so many tokens");
   f("data.epochs", c.data.epochs, "passes over the documents; 0: no limit");
@@ -137,10 +151,20 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("checkpoint.retry_s", c.checkpoint.retry_s, "seconds between them");
   f("checkpoint.keep_best", c.checkpoint.keep_best,
     "and so many of highest decoded acceptance (eval.prompts): every evaluation is then saved; 0: none");
+  f("dump.dir", c.dump.dir, "folder of feature shards to write (`dump`, and while training); empty: none");
+  f("dump.max_bytes", c.dump.max_bytes, "never more bytes than this in dump.dir; 0: no limit");
+  f("dump.shard_bytes", c.dump.shard_bytes, "a feature shard ends before it is larger than this");
+  f("dump.span", c.dump.span,
+    "all (features of every token) or supervised (none after a document's last possible anchor)");
+  f("dump.bf16", c.dump.bf16,
+    "float (HDF5 type that h5py and h5dump show as numbers) or uint16 (for viewers in a browser)");
+  f("dump.compress", c.dump.compress, "none, or deflate (with byte shuffle: a quarter smaller, far slower)");
+  f("dump.queue_rows", c.dump.queue_rows, "rows of host memory between the target and its file");
   f("eval.tokens", c.eval.tokens,
     "held-out token shards: loss and simulated acceptance; empty: they are not evaluated");
   f("eval.prompts", c.eval.prompts,
     "token shards whose prompts are decoded at every evaluation: decoded acceptance; empty: none");
+  f("eval.features", c.eval.features, "held-out feature shards, for a run without data.tokens");
   f("eval.anchors", c.eval.anchors, "anchors per held-out document");
   f("eval.max_new", c.eval.max_new, "tokens of a decoded response at most");
   f("eval.every_steps", c.eval.every_steps, "evaluate every so many steps; 0: at the start and the end only");
@@ -154,7 +178,9 @@ template <class C, class F> void fields(C& c, F&& f) {
 
 std::string print_config(const Config&);              // INI text that parses back to the same Config
 std::string nearest_key(const std::string& unknown);  // the known key of smallest edit distance
-// Every contradiction at once, one a line; empty: none. Looks at values only, at no file.
-std::vector<std::string> contradictions(const Config&);
+// Every contradiction at once, one a line; empty: none. Looks at values only, at no file. `dump` needs no
+// drafter run: neither log.dir nor a number of steps.
+enum class ConfigUse { train, dump };
+std::vector<std::string> contradictions(const Config&, ConfigUse = ConfigUse::train);
 
 }  // namespace slip

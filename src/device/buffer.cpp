@@ -58,6 +58,16 @@ void Buffer::Free::operator()(void* p) const noexcept {
   std::free(p);
 }
 
+namespace {
+void copy_rows(void* to, int64_t to_stride, const void* from, int64_t from_stride, int64_t bytes,
+               int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memcpy(static_cast<char*>(to) + r * to_stride, static_cast<const char*>(from) + r * from_stride,
+                static_cast<size_t>(bytes));
+  }
+}
+}  // namespace
+
 #if SLIP_HAVE_CUDA
 namespace {
 void copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, const Queue& q) {
@@ -73,6 +83,13 @@ void copy_to_host(void* host, const void* device, int64_t bytes, const Queue& q)
   if (bytes == 0) return;
   if (q.on_cpu()) return void(std::memcpy(host, device, static_cast<size_t>(bytes)));
   copy(host, device, bytes, cudaMemcpyDeviceToHost, q);
+}
+void copy_rows_to_host(void* host, int64_t host_stride, const void* device, int64_t device_stride,
+                       int64_t bytes, int64_t rows, const Queue& q) {
+  if (q.on_cpu()) return copy_rows(host, host_stride, device, device_stride, bytes, rows);
+  check(cudaMemcpy2DAsync(host, static_cast<size_t>(host_stride), device, static_cast<size_t>(device_stride),
+                          static_cast<size_t>(bytes), static_cast<size_t>(rows), cudaMemcpyDeviceToHost,
+                          q.stream));
 }
 void copy_on_device(void* to, const void* from, int64_t bytes, const Queue& q) {
   if (bytes == 0) return;
@@ -93,6 +110,10 @@ void copy_to_device(void* device, const void* host, int64_t bytes, const Queue&)
 }
 void copy_to_host(void* host, const void* device, int64_t bytes, const Queue&) {
   if (bytes > 0) std::memcpy(host, device, static_cast<size_t>(bytes));
+}
+void copy_rows_to_host(void* host, int64_t host_stride, const void* device, int64_t device_stride,
+                       int64_t bytes, int64_t rows, const Queue&) {
+  copy_rows(host, host_stride, device, device_stride, bytes, rows);
 }
 void copy_on_device(void* to, const void* from, int64_t bytes, const Queue&) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));

@@ -35,6 +35,9 @@ int64_t host_bytes_available();  // that could be taken without swapping; 0: unk
 // asynchronous: the host side must stay until the queue has passed it.
 void copy_to_device(void* device, const void* host, int64_t bytes, const Queue&);
 void copy_to_host(void* host, const void* device, int64_t bytes, const Queue&);
+// `rows` rows of `bytes` bytes, `host_stride` and `device_stride` bytes apart.
+void copy_rows_to_host(void* host, int64_t host_stride, const void* device, int64_t device_stride,
+                       int64_t bytes, int64_t rows, const Queue&);
 void copy_on_device(void* to, const void* from, int64_t bytes, const Queue&);
 void zero(void* device, int64_t bytes, const Queue&);
 

@@ -47,8 +47,6 @@ void read(const std::string& path, const Dataset& d, const char* name, hid_t typ
 
 }  // namespace
 
-bool h5_has(const H5Id& file, const char* name) { return H5Lexists(file.get(), name, H5P_DEFAULT) > 0; }
-
 std::vector<int64_t> h5_integers(const std::string& path, const H5Id& file, const char* name, int64_t count) {
   const Dataset d = open(path, file, name, H5T_INTEGER);
   if (d.count != count)

@@ -4,11 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "io/h5.hpp"
+#include "io/h5_items.hpp"
 
 namespace slip {
 
-bool h5_has(const H5Id& file, const char* name);
 // A dataset of one dimension and `count` values; fail_input for another length or kind.
 std::vector<int64_t> h5_integers(const std::string& path, const H5Id& file, const char* name, int64_t count);
 std::string h5_bytes(const std::string& path, const H5Id& file, const char* name);

@@ -10,8 +10,9 @@ namespace slip {
 
 struct TokenShard {
   H5Id file, ids, mask;
-  TokenShardInfo info;           // all but `unsupervised`, which the scan of the mask finds
-  std::vector<int64_t> offsets;  // documents + 1
+  TokenShardInfo info;                    // all but `unsupervised`, which the scan of the mask finds
+  std::vector<int64_t> offsets;           // documents + 1
+  std::vector<int64_t> ids_of_documents;  // of a feature shard: what its documents are called; else empty
 };
 
 // fail_input names file, item, declared and found value.

@@ -30,12 +30,34 @@ void check_agree(const TokenShardInfo& a, const TokenShardInfo& b) {
 struct TokenCorpus::Impl {
   std::vector<TokenShard> shards;
   std::vector<int64_t> first_id;  // per shard: global id of its first document
+  struct Place {
+    int64_t id, shard, document;
+  };
+  std::vector<Place> named;  // by id: documents of feature shards, which say what they are called
   std::vector<Document> usable;
   std::vector<TokenShardInfo> infos;
   int64_t max_length = 0;
   int64_t dropped = 0;
 
   int64_t cut(int64_t length) const { return max_length > 0 ? std::min(length, max_length) : length; }
+
+  // (shard, document in it)
+  std::pair<size_t, size_t> place_of_document(int64_t id) const {
+    if (!named.empty()) {
+      const auto at = std::lower_bound(named.begin(), named.end(), id,
+                                       [](const Place& p, int64_t i) { return p.id < i; });
+      require(at != named.end() && at->id == id, "TokenCorpus::read: no such document");
+      return {static_cast<size_t>(at->shard), static_cast<size_t>(at->document)};
+    }
+    const auto after = std::upper_bound(first_id.begin(), first_id.end(), id);
+    require(id >= 0 && after != first_id.begin(), "TokenCorpus::read: no such document");
+    // Shards without documents share their first id with the next one: upper_bound finds the last, the one
+    // that has it.
+    const size_t shard = static_cast<size_t>(after - first_id.begin() - 1),
+                 document = static_cast<size_t>(id - *(after - 1));
+    require(document + 1 < shards[shard].offsets.size(), "TokenCorpus::read: no such document");
+    return {shard, document};
+  }
 
   // Walks the mask once, in pieces; documents cross the borders of pieces.
   void scan(TokenShard& s, int64_t first_document) {
@@ -48,7 +70,9 @@ struct TokenCorpus::Impl {
           s.offsets[static_cast<size_t>(document) + 1] - s.offsets[static_cast<size_t>(document)];
       if (pair_at < 0) ++s.info.unsupervised;
       if (pair_at >= 0 && pair_at < cut(length)) {
-        usable.push_back({first_document + document, cut(length)});
+        const int64_t id = s.ids_of_documents.empty() ? first_document + document
+                                                      : s.ids_of_documents[static_cast<size_t>(document)];
+        usable.push_back({id, cut(length)});
       } else {
         ++dropped;
       }
@@ -89,7 +113,24 @@ TokenCorpus::TokenCorpus(const std::vector<std::string>& paths, int64_t max_leng
     impl_->first_id.push_back(next);
     impl_->infos.push_back(shard.info);
     next += shard.info.documents;
+    for (size_t d = 0; d < shard.ids_of_documents.size(); ++d)
+      impl_->named.push_back({shard.ids_of_documents[d], static_cast<int64_t>(impl_->shards.size()) - 1,
+                              static_cast<int64_t>(d)});
   }
+  if (impl_->named.empty()) return;
+  if (static_cast<int64_t>(impl_->named.size()) != next)
+    fail_input(fmt::format("{}: token shards and feature shards are not one list", paths.front()));
+  std::vector<Impl::Place>& named = impl_->named;
+  std::sort(named.begin(), named.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  for (size_t i = 1; i < named.size(); ++i) {
+    if (named[i].id == named[i - 1].id) {
+      fail_input(fmt::format("{}: document {} is in {} as well: shards of two dumps?",
+                             paths[static_cast<size_t>(named[i].shard)], named[i].id,
+                             paths[static_cast<size_t>(named[i - 1].shard)]));
+    }
+  }
+  std::sort(impl_->usable.begin(), impl_->usable.end(),
+            [](const auto& a, const auto& b) { return a.id < b.id; });
 }
 TokenCorpus::~TokenCorpus() = default;
 TokenCorpus::TokenCorpus(TokenCorpus&&) noexcept = default;
@@ -98,13 +139,8 @@ int64_t TokenCorpus::dropped() const { return impl_->dropped; }
 const std::vector<TokenShardInfo>& TokenCorpus::shards() const { return impl_->infos; }
 
 void TokenCorpus::read(int64_t id, std::vector<int32_t>& ids, std::vector<uint8_t>& mask) const {
-  const auto after = std::upper_bound(impl_->first_id.begin(), impl_->first_id.end(), id);
-  require(id >= 0 && after != impl_->first_id.begin(), "TokenCorpus::read: no such document");
-  // Shards without documents share their first id with the next one: upper_bound finds the last, the one that
-  // has it.
-  const TokenShard& shard = impl_->shards[static_cast<size_t>(after - impl_->first_id.begin() - 1)];
-  const size_t document = static_cast<size_t>(id - *(after - 1));
-  require(document + 1 < shard.offsets.size(), "TokenCorpus::read: no such document");
+  const auto [shard_index, document] = impl_->place_of_document(id);
+  const TokenShard& shard = impl_->shards[shard_index];
   const int64_t first = shard.offsets[document], length = impl_->cut(shard.offsets[document + 1] - first);
   ids.resize(static_cast<size_t>(length));
   mask.resize(static_cast<size_t>(length));

@@ -21,7 +21,8 @@ struct TokenShardInfo {
 };
 
 // All shards of a run as one list of documents. Global document id = position in that list, before any
-// dropping.
+// dropping; feature shards hold tokens too and name their documents by the ids they had when they were
+// dumped.
 class TokenCorpus {
  public:
   // Opens, checks headers and doc_offsets, and scans the masks: a document counts as usable when, cut to

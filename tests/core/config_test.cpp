@@ -123,15 +123,32 @@ TEST(Config, NamesEveryContradictionAtOnce) {
 
 TEST(Config, EitherOrKeys) {
   Config c = complete();
-  c.data.features = "dump-*.h5";
+  c.data.features = "dump-*.h5";  // both: documents that are there are read, the others are computed
+  EXPECT_THAT(contradictions(c), IsEmpty());
   c.drafter.init_from = "published";
-  EXPECT_EQ(contradictions(c).size(), 2u);
+  EXPECT_EQ(contradictions(c).size(), 1u);
   c.data.tokens.clear(), c.drafter.config.clear();
   EXPECT_THAT(contradictions(c), IsEmpty());
   c.train.gamma = -0.5;
   EXPECT_THAT(contradictions(c), Contains(HasSubstr("train.gamma")));
   c.train.gamma = -1;
   EXPECT_THAT(contradictions(c), IsEmpty());
+}
+
+TEST(Config, DumpNeedsNoRunOfADrafter) {
+  Config c = complete();
+  c.dump.dir = "features";
+  EXPECT_THAT(contradictions(c), IsEmpty());
+  EXPECT_THAT(contradictions(c, ConfigUse::dump), IsEmpty());
+  c.log.dir.clear(), c.train.steps = 0;
+  EXPECT_EQ(contradictions(c).size(), 2u);
+  EXPECT_THAT(contradictions(c, ConfigUse::dump), IsEmpty());
+  c.dump.span = "some", c.dump.bf16 = "half", c.dump.compress = "zstd", c.dump.shard_bytes = 1;
+  EXPECT_EQ(contradictions(c, ConfigUse::dump).size(), 4u);
+  c = complete();
+  EXPECT_THAT(contradictions(c, ConfigUse::dump), ElementsAre(HasSubstr("dump.dir")));
+  c.data.tokens.clear(), c.data.features = "dump", c.dump.dir = "other";
+  EXPECT_THAT(contradictions(c), ElementsAre(HasSubstr("dump.dir")));
 }
 
 TEST(Config, CudnnComputesInBf16) {

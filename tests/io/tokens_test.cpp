@@ -40,8 +40,8 @@ std::vector<BadShard> bad_shards() {
   return {
       {"NoFormat", with([](auto& s) { s.leave_out = {"format"}; }), {"format", "missing"}},
       {"OtherFormat",
-       with([](auto& s) { s.texts["format"] = "slipstream-features"; }),
-       {"slipstream-features", "slipstream-tokens"}},
+       with([](auto& s) { s.texts["format"] = "slipstream-other"; }),
+       {"slipstream-other", "slipstream-tokens"}},
       {"Version2", with([](auto& s) { s.numbers["format_version"] = 2; }), {"format_version is 2", "1"}},
       {"NoVocabulary", with([](auto& s) { s.leave_out = {"vocab_size"}; }), {"vocab_size", "missing"}},
       {"NoTemplate",

@@ -1,0 +1,192 @@
+#include "launch/run_dump.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "comm/collectives.hpp"
+#include "core/log.hpp"
+#include "io/durable.hpp"
+#include "kernels/cuda_queue.hpp"
+#include "launch/feature_dump.hpp"
+#include "launch/rank.hpp"
+#include "launch/row_table.hpp"
+#include "launch/signals.hpp"
+#include "launch/start.hpp"
+
+namespace slip {
+namespace {
+
+std::string plan_text(const RunOptions& o, const DumpPlan& p) {
+  const int64_t free = free_bytes(o.config.dump.dir);
+  std::string out =
+      fmt::format("dump to {}: {} documents in {} shards, at most {} bytes; {} bytes are free there",
+                  o.config.dump.dir, p.documents, p.shards.size(), p.bytes, free);
+  if (p.shards_there > 0)
+    out += fmt::format("; {} listed shards hold {} documents in {} bytes", p.shards_there, p.documents_there,
+                       p.bytes_there);
+  if (p.documents_left_out > 0)
+    out += fmt::format("; dump.max_bytes = {} leaves {} documents out", o.config.dump.max_bytes,
+                       p.documents_left_out);
+  return out;
+}
+
+// One line of progress: on a terminal all the time, in a file every ten seconds.
+class Progress {
+ public:
+  Progress(const RunOptions& o, int64_t rows)
+      : rows_(rows), terminal_(isatty(STDERR_FILENO) != 0), dir_(o.config.dump.dir) {}
+  ~Progress() {
+    if (terminal_ && open_) std::fputc('\n', stderr);
+  }
+  void show(int64_t done, int64_t tokens, const DumpStats& s) {
+    const double seconds = seconds_since(start_);
+    if (seconds_since(shown_) < (terminal_ ? 0.2 : 10)) return;
+    shown_ = Clock::now();
+    const std::string text = fmt::format(
+        "{}: row {} of {} of this rank, {:.0f} tokens/s, {:.3f} GB/s, waiting for the disk {:.0f} %, {:.0f} "
+        "s left",
+        dir_, done, rows_, static_cast<double>(tokens) / seconds,
+        static_cast<double>(s.bytes) / seconds * 1e-9, 100 * s.wait_s / seconds,
+        seconds / static_cast<double>(done) * static_cast<double>(rows_ - done));
+    if (!terminal_) return log_info(text);
+    std::fprintf(stderr, "\r%s\x1b[K", text.c_str());
+    open_ = true;
+  }
+
+ private:
+  int64_t rows_;
+  bool terminal_, open_ = false;
+  std::string dir_;
+  Clock::time_point start_ = Clock::now(), shown_ = start_;
+};
+
+template <class T>
+int dump_shards(const RunOptions& o, const RunInputs& in, const DumpPlan& plan, const MpiSession& mpi,
+                Phases& phases, const Queue& queue) {
+  const double timeout = o.config.comm.timeout_s;
+  const int me = mpi.rank();
+  Arena arena(queue.device);
+  const Target<T> target =
+      make_target<T>(o, in, frozen_weights<T>(o, in, {in.last_tap + 1, false}, arena, queue), arena, queue);
+  PackedRow packed_row("target.row", o.config.data.row_tokens, arena);
+  Bf16* tap = arena.take<Bf16>("dump.tap", o.config.data.row_tokens * in.target.hidden, "data.row_tokens");
+  log_info(fmt::format("dump rank {}: memory, and {} bytes of host memory for {} rows\n{}", me,
+                       o.config.dump.queue_rows * plan.row_values * 2, o.config.dump.queue_rows,
+                       arena.table(12)));
+  FeatureDump dump({o.config.dump.dir, o.config.dump.queue_rows, plan.row_values, queue.device, me == 0},
+                   plan);
+  RowTable rows(in, o.config.data);
+  int64_t mine = 0;
+  for (const ShardPlan& s : plan.shards) mine += s.writer == me ? static_cast<int64_t>(s.rows.size()) : 0;
+  int64_t done = 0, tokens_done = 0;
+  bool stopped = false;
+  const Clock::time_point start = Clock::now();
+  {
+    Progress progress(o, mine);
+    for (const ShardPlan& s : plan.shards) {
+      if (s.writer != me) continue;
+      for (const int64_t index : s.rows) {
+        if (stop_signalled()) stopped = true;
+        if (stopped) break;
+        phases.at(done + 1, "wait");
+        const int slot = dump.acquire(mpi.peers(), timeout);
+        phases.at(done + 1, "capture");
+        RowTokens tokens = rows.read({kTrainRow, 0, 0, index});
+        const Packed packed = packed_row.set(tokens.ids, tokens.lengths, queue);
+        capture_to_host<T>(target, packed, in.drafter.taps, tap, dump.memory(slot), queue);
+        tokens_done += packed.tokens;
+        dump.submit(slot, std::move(tokens), s, queue);
+        if (me == 0) progress.show(++done, tokens_done, dump.stats());
+      }
+    }
+  }
+  phases.at(done, "save");
+  dump.finish(mpi.peers(), timeout);
+  const double seconds = seconds_since(start);
+  // The ranks do not end together; none may work much longer than another has.
+  const Deadline others = deadline_in(timeout + 4 * seconds);
+  const bool any_stopped = any_rank(mpi.world(), stopped, others, "the other ranks' shards");
+  const bool complete = !any_stopped && plan.documents_left_out == 0;
+  if (me == 0) dump.close_folder(complete);
+  barrier(mpi.world(), others, "the manifest");
+  const DumpStats stats = dump.stats();
+  log_info(
+      fmt::format("dump rank {}: {} rows, {} shards, {} bytes of features in {:.1f} s ({:.3f} GB/s), waited "
+                  "{:.1f} s for the disk",
+                  me, stats.rows, stats.shards, stats.bytes, seconds,
+                  static_cast<double>(stats.bytes) / seconds * 1e-9, stats.wait_s));
+  if (any_stopped) {
+    log_info(fmt::format("{}: stopped; what is listed stays, run again to go on", o.config.dump.dir));
+    return kStopped;
+  }
+  log_info(fmt::format(
+      "{}: {}", o.config.dump.dir,
+      complete ? "complete"
+               : fmt::format("ended at dump.max_bytes, {} documents are left out", plan.documents_left_out)));
+  return kOk;
+}
+
+// One rank looks, all follow.
+Verdict look(const RunOptions& o, std::optional<RunInputs>& in) {
+  try {
+    in.emplace(read_inputs(o));
+    in->corpus->validate(in->target.vocab);
+    if (!o.synthetic)
+      check_target_tensors(in->target, WeightFolder(o.config.target.path), {in->last_tap + 1, false});
+    prepare_dump_folder(o.config.dump.dir, dump_spec(o, *in));
+    return {};
+  } catch (const Error& e) {
+    return {e.exit_code(), e.what()};
+  }
+}
+
+}  // namespace
+
+int run_dump(const RunOptions& o, const MpiSession& mpi) {
+  log_init(mpi.rank(), mpi.size());
+  catch_stop_signals();
+  Phases phases(mpi.heartbeat(), mpi.rank(), std::getenv("SLIP_TEST_FAULT"));
+  phases.at(0, "start");
+  const Deadline start = deadline_in(o.config.comm.timeout_s);
+  std::optional<RunInputs> in;
+  const Verdict verdict = agree(mpi.world(), mpi.rank() == 0 ? look(o, in) : Verdict{}, start,
+                                "the check of configuration and files");
+  if (verdict.code != 0) {
+    if (mpi.rank() == 0) log_error(verdict.message);
+    return verdict.code;
+  }
+  log_quiet_terminal(mpi.rank() != 0);
+  if (!in) in.emplace(read_inputs(o));
+  const DumpPlan plan = plan_dump(o, *in, {mpi.size(), false, 0});
+  log_quiet_terminal(false);
+  log_info(plan_text(o, plan));
+  barrier(mpi.world(), start, "the plan");  // nobody writes while another still reads what is there
+  if (plan.shards.empty()) {
+    if (mpi.rank() == 0) close_dump_folder(o.config.dump.dir, plan.documents_left_out == 0);
+    log_info(fmt::format("{}: nothing is left to do", o.config.dump.dir));
+    return kOk;
+  }
+  const int64_t free = free_bytes(o.config.dump.dir);
+  if (free >= 0 && free < plan.bytes) {
+    if (mpi.rank() == 0)
+      log_error(fmt::format("{}: {} bytes are needed, {} are free there; make room, or set dump.max_bytes",
+                            o.config.dump.dir, plan.bytes, free));
+    return kFailed;
+  }
+  phases.at(0, "load");
+  if (o.device == Device::cpu) return dump_shards<float>(o, *in, plan, mpi, phases, Queue{});
+#if SLIP_HAVE_CUDA
+  const GpuChoice gpu = settle_gpus(mpi, o.share_gpu, start);
+  if (gpu.code != 0) return gpu.code;
+  const CudaQueue cuda(gpu.device);
+  if (o.config.train.precision == "bf16") return dump_shards<Bf16>(o, *in, plan, mpi, phases, cuda.queue());
+  return dump_shards<float>(o, *in, plan, mpi, phases, cuda.queue());
+#else
+  fail("this build has no CUDA back end");
+#endif
+}
+
+}  // namespace slip
