@@ -10,7 +10,6 @@
 #include "io/feature_shard.hpp"
 #include "io/h5_items.hpp"
 #include "io/token_shard.hpp"
-#include "io/weight_fingerprint.hpp"
 
 namespace slip {
 namespace fs = std::filesystem;
@@ -80,8 +79,7 @@ FeatureSpec dump_spec(const RunOptions& o, const RunInputs& in) {
   FeatureSpec s;
   s.target = base_name(c.target.path);
   s.architecture = in.target.model_type;
-  s.target_fingerprint = o.synthetic ? fmt::format("synthetic-{}", c.data.seed)
-                                     : weight_fingerprint(WeightFolder(c.target.path));
+  s.target_fingerprint = target_fingerprint(o);
   s.target_layers = in.target.layers;
   s.taps = in.drafter.taps;
   s.hidden = in.target.hidden;

@@ -34,7 +34,7 @@ StepSums evaluate_rows(const RunOptions& o, const RunInputs& in, const Plan& pla
   const std::vector<RowId> mine = share(plan, ranks, kEvalRow, static_cast<int64_t>(rows.eval_rows().size()));
   size_t asked = 0;
   for (const RowId& id : mine) {
-    while (asked < mine.size() && with.feed.can_request()) with.feed.request(mine[asked++]);
+    while (asked < mine.size() && with.feed.try_request(mine[asked])) ++asked;
     const RowTokens tokens = rows.read(id);
     // Always the same anchors, whatever the run's seed: evaluations of different runs compare.
     const RowBlocks blocks = make_blocks(tokens, in.drafter, in.label_mask, {o.config.eval.anchors, 0, 0});
@@ -98,7 +98,7 @@ Parity PromptEvaluator<T>::replay(const TrainingForward<T>& with, const std::vec
     set_weights(with.drafter, initial_parameters(in_.drafter, with.drafter.layout, 1), queue_);
   size_t asked = 0;
   for (const RowId& id : ids) {
-    while (asked < ids.size() && with.feed.can_request()) with.feed.request(ids[asked++]);
+    while (asked < ids.size() && with.feed.try_request(ids[asked])) ++asked;
     const RowTokens tokens = rows_.read(id);
     std::vector<DecodedCycle> cycles;
     const RowBlocks blocks = replay_blocks(tokens, in_.drafter, responses, cycles);

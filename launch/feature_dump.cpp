@@ -174,6 +174,7 @@ FeatureDump::FeatureDump(const Setup& setup, const DumpPlan& plan)
     : state_(std::make_unique<State>(setup, plan)) {
   State& s = *state_;
   require(setup.slots >= 1, "FeatureDump: no slots");
+  require_threadsafe_h5();  // the caller reads tokens meanwhile
   for (int64_t i = 0; i < setup.slots; ++i) {
     Slot& slot = s.slots.emplace_back();
     slot.memory = Buffer(setup.device == Device::cuda ? Place::pinned : Place::host, setup.row_values * 2);
@@ -258,13 +259,12 @@ void FeatureDump::finish(const Peers& peers, double timeout_s) {
   if (s.error) std::rethrow_exception(s.error);
 }
 
-void FeatureDump::close_folder(bool complete) {
+void FeatureDump::list_rest() {
   State& s = *state_;
-  require(!s.thread.joinable() && s.setup.lists, "close_folder: the thread still writes");
+  require(!s.thread.joinable() && s.setup.lists, "list_rest: the thread still writes");
   std::error_code ignored;
   fs::remove(fs::path(s.setup.folder) / "all.h5", ignored);  // that of an earlier run shows less
   s.list();
-  close_dump_folder(s.setup.folder, complete);
 }
 
 DumpStats FeatureDump::stats() const {

@@ -1,5 +1,5 @@
 // From a target to feature shards: a ring of host memory (pinned where a GPU copies into it), and the one
-// thread of the process that speaks HDF5. Rules:
+// thread of the process that writes HDF5. Rules:
 //  * A buffer of the ring belongs to the caller from `acquire` to `submit`, then to the thread, which waits
 //    until the queue has passed that point, writes, and frees it. No free buffer: the disk is slower, and the
 //    caller waits (`stats().wait_s`).
@@ -44,9 +44,8 @@ class FeatureDump {
   void submit(int slot, RowTokens, const ShardPlan& shard, const Queue& queue);
   // Writes what was submitted, ends the open shard, lists it; then the thread rests.
   void finish(const Peers&, double timeout_s);
-  // After all processes have finished: lists what is still unlisted, says whether that is everything, and
-  // writes the virtual file. For the process that lists.
-  void close_folder(bool complete);
+  // After all processes have finished: lists what is still unlisted. For the process that lists.
+  void list_rest();
   DumpStats stats() const;
 
  private:

@@ -1,22 +1,32 @@
 #include "launch/feature_feed.hpp"
 
-#include "kernels/features.hpp"
+#include "device/buffer.hpp"
+#include "launch/training_dump.hpp"
 
 namespace slip {
 
 template <class T>
 FeatureFeed<T>::FeatureFeed(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks,
                             RowTable& rows, const TargetWeights<T>& weights, Arena& arena, const Queue& queue)
-    : in_(in), plan_(plan), rows_(rows), queue_(queue) {
+    : in_(in), plan_(plan), rows_(rows), queue_(queue), ranks_(ranks), timeout_s_(o.config.comm.timeout_s) {
   const FeatureShape shape = feature_shape(o, in);
   const int64_t slot_values = shape.slot_bytes() / 2;
+  const int slots = static_cast<int>(o.config.roles.queue_rows);
+  if (in.features || in.eval_features) {
+    if (!queue.on_cpu()) disk_slot_ = arena.take<Bf16>("features.disk", slot_values, "data.row_tokens");
+    if (!arena.measuring()) {
+      disk_ = std::make_unique<FeatureDisk>(
+          in.features ? &*in.features : nullptr, in.eval_features ? &*in.eval_features : nullptr,
+          FeatureDisk::Setup{slots, o.config.data.reader_threads, shape.max_tokens, queue.device});
+    }
+  }
+  if (plan.offline) return;
   if (plan.ranks == 1) {
     local_.emplace(Local{make_target<T>(o, in, weights, arena, queue),
                          PackedRow("target.row", shape.max_tokens, arena),
                          arena.take<Bf16>("features.slot", slot_values, "data.row_tokens")});
     return;
   }
-  const int slots = static_cast<int>(o.config.roles.queue_rows);
   Bf16* memory = arena.take<Bf16>("features.slots", slots * slot_values, "roles.queue_rows");
   if (arena.measuring()) return;
   const std::vector<int>& targets = plan.rank[static_cast<size_t>(ranks.mpi->rank())].peers;
@@ -24,29 +34,47 @@ FeatureFeed<T>::FeatureFeed(const RunOptions& o, const RunInputs& in, const Plan
                                           o.config.comm.timeout_s, queue);
 }
 
-template <class T> void FeatureFeed<T>::request(const RowId& id) {
-  const bool taken = inbox_->try_request(id, plan_.target_rank(id.index), rows_.tokens(id));
-  require(taken, "FeatureFeed: no free slot");
+template <class T> bool FeatureFeed<T>::try_request(const RowId& id) {
+  if (on_disk(id)) return disk_->try_request(id, rows_.read(id));
+  return inbox_ && inbox_->try_request(id, plan_.target_rank(id.index), rows_.tokens(id));
 }
 
 template <class T> Features FeatureFeed<T>::get(const RowId& id, const RowTokens& tokens) {
+  if (on_disk(id)) {
+    // A row that nobody could ask for ahead is read now.
+    if (!disk_->requested(id)) require(disk_->try_request(id, tokens), "FeatureFeed: no free buffer");
+    static const Peers kAlone;
+    const FeatureDisk::Ready row =
+        disk_->receive(id, ranks_.mpi != nullptr ? ranks_.mpi->peers() : kAlone, timeout_s_);
+    const int64_t bytes = row.tokens * static_cast<int64_t>(in_.drafter.taps.size()) * in_.target.hidden * 2;
+    if (disk_slot_ != nullptr) copy_to_device(disk_slot_, row.features, bytes, queue_);
+    return {disk_slot_ != nullptr ? disk_slot_ : row.features, row.tokens, row.waited_s, row.slot, true};
+  }
   if (inbox_) {
     const FeatureSlot slot = inbox_->receive(id);
     if ((slot.flags & kStopAsked) != 0) stop_asked_ = true;
     Seen& seen = targets_[plan_.target_rank(id.index)];
     seen.busy = slot.target_busy_s;
     seen.wait = slot.target_wait_s;
+    seen.dump = slot.dump_wait_s;
     return {slot.data, slot.tokens, slot.waited_s, slot.slot};
   }
   const int64_t count = static_cast<int64_t>(tokens.ids.size());
   const Packed packed = local_->row.set(tokens.ids, tokens.lengths, queue_);
   const TapStore capture = [&](int tap) { return local_->slot + tap * count * in_.target.hidden; };
-  target_forward<T>(
-      local_->target, packed, in_.drafter.taps, queue_, [](int, View2<const T>) {}, capture);
+  const bool dumped =
+      ranks_.dump != nullptr && ranks_.dump->begin(id, ranks_.mpi->peers(), timeout_s_) != nullptr;
+  const OnTap<T> keep = [&](int tap, View2<const T>) {
+    if (dumped) ranks_.dump->keep(tap, capture(tap), count, queue_);
+  };
+  target_forward<T>(local_->target, packed, in_.drafter.taps, queue_, keep, capture);
+  if (dumped) ranks_.dump->end(tokens, queue_);
+  if (ranks_.dump != nullptr) targets_[0].dump = ranks_.dump->wait_s();
   return {local_->slot, count, 0, -1};
 }
 
 template <class T> void FeatureFeed<T>::release(const Features& f) {
+  if (f.from_disk) return disk_->release(f.slot);  // run_row has waited for the copy
   if (inbox_) inbox_->release(f.slot);
 }
 
@@ -59,6 +87,15 @@ template <class T> double FeatureFeed<T>::target_wait_share() {
     s.last_wait = s.wait;
   }
   return targets_.empty() ? 0 : share / static_cast<double>(targets_.size());
+}
+
+template <class T> double FeatureFeed<T>::dump_wait_s() {
+  double sum = 0;
+  for (auto& [rank, s] : targets_) {
+    sum += s.dump - s.last_dump;
+    s.last_dump = s.dump;
+  }
+  return targets_.empty() ? 0 : sum / static_cast<double>(targets_.size());
 }
 
 template class FeatureFeed<float>;

@@ -1,9 +1,10 @@
-// Where a drafter's features come from: the mailbox, or with one rank a target of its own that runs when
-// asked.
+// Where a drafter's features come from: feature shards for rows that they hold (data.features), the mailbox
+// for the others, or with one rank a target of its own that runs when asked.
 #pragma once
 #include <optional>
 
 #include "comm/mailbox.hpp"
+#include "launch/feature_disk.hpp"
 #include "launch/rank.hpp"
 #include "launch/row_table.hpp"
 #include "model/target.hpp"
@@ -15,6 +16,7 @@ struct Features {
   int64_t tokens = 0;
   double waited_s = 0;
   int slot = -1;
+  bool from_disk = false;
 };
 
 template <class T> class FeatureFeed {
@@ -22,8 +24,9 @@ template <class T> class FeatureFeed {
   FeatureFeed(const RunOptions&, const RunInputs&, const Plan&, Ranks&, RowTable&, const TargetWeights<T>&,
               Arena&, const Queue&);
 
-  bool can_request() const { return inbox_ && inbox_->free_slots() > 0; }
-  void request(const RowId&);  // asks the target rank that serves the row to begin; `can_request` must hold
+  // Has the row read ahead, or asks the target rank that serves it to begin; false: no free slot, or nothing
+  // that works ahead.
+  bool try_request(const RowId&);
   Features get(const RowId&, const RowTokens&);
   void release(const Features&);
   void call_targets() {  // nothing may be under way
@@ -35,6 +38,9 @@ template <class T> class FeatureFeed {
   bool target_asked_to_stop() const { return stop_asked_; }
   // Mean over the targets of the share of their time that drafters held them up, since the last call.
   double target_wait_share();
+  // Seconds that the targets waited for the disk of their dump (dump.dir), the mean of them, since the last
+  // call.
+  double dump_wait_s();
 
  private:
   struct Local {  // the target of a single rank
@@ -43,14 +49,20 @@ template <class T> class FeatureFeed {
     Bf16* slot;
   };
   struct Seen {
-    double busy = 0, wait = 0, last_busy = 0, last_wait = 0;
+    double busy = 0, wait = 0, dump = 0, last_busy = 0, last_wait = 0, last_dump = 0;
   };
+  bool on_disk(const RowId& id) {
+    return disk_ && id.kind != kReplayRow && disk_->holds(id.kind, rows_.row(id));
+  }
   const RunInputs& in_;
   const Plan& plan_;
   RowTable& rows_;
   const Queue& queue_;
+  Ranks& ranks_;
+  double timeout_s_;
   std::optional<Local> local_;
-  Bf16* device_slot_ = nullptr;
+  Bf16* disk_slot_ = nullptr;  // on a GPU: the row that is trained
+  std::unique_ptr<FeatureDisk> disk_;
   std::unique_ptr<FeatureInbox> inbox_;
   std::map<int, Seen> targets_;
   bool stop_asked_ = false;

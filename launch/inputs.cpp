@@ -1,12 +1,15 @@
 #include "launch/inputs.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 
 #include "core/log.hpp"
+#include "io/feature_manifest.hpp"
+#include "io/weight_fingerprint.hpp"
 #include "train/rows.hpp"
 
 namespace slip {
@@ -92,10 +95,64 @@ void choose_start(const RunOptions& o, RunInputs& in) {
   }
 }
 
+// Feature shards that this run can train from: of this target, these taps.
+FeatureFiles open_features(const RunOptions& o, const RunInputs& in, const char* key,
+                           const std::vector<std::string>& paths) {
+  FeatureFiles files(paths);
+  const FeatureSpec& s = files.spec();
+  std::vector<std::string> wrong;
+  const auto compare = [&](const char* what, const auto& shard, const auto& run) {
+    if (shard != run) wrong.push_back(fmt::format("{} is {}, this run has {}", what, shard, run));
+  };
+  compare("taps", s.taps, in.drafter.taps);
+  compare("hidden", s.hidden, in.target.hidden);
+  compare("architecture", s.architecture, in.target.model_type);
+  compare("target_fingerprint", s.target_fingerprint, target_fingerprint(o));
+  compare("rope_theta", s.rope_theta, in.target.rope.theta);
+  compare("final_norm_applied", s.final_norm_applied, int64_t{0});
+  if (!wrong.empty())
+    fail_input(fmt::format("{}: {}: {}", key, files.shards().front().info().path, fmt::join(wrong, "; ")));
+  return files;
+}
+
+// Documents and, where they are on disk, their features.
+void open_data(const RunOptions& o, RunInputs& in) {
+  const Config& c = o.config;
+  const auto open = [&](const char* key, const std::string& tokens, const std::string& features,
+                        std::optional<TokenCorpus>& corpus, std::optional<FeatureFiles>& files) {
+    if (!tokens.empty()) corpus.emplace(expand_globs(tokens), cut_length(c.data));
+    if (features.empty()) return;
+    const std::vector<std::string> paths = expand_feature_paths(features);
+    files.emplace(open_features(o, in, key, paths));
+    if (!corpus) corpus.emplace(paths, cut_length(c.data));
+  };
+  in.offline = c.data.tokens.empty();
+  open("data.features", c.data.tokens, c.data.features, in.corpus, in.features);
+  open("eval.features", c.eval.tokens, c.eval.features, in.eval, in.eval_features);
+  if (!in.features) return;
+  const std::vector<Row> rows =
+      epoch_rows(in.corpus->documents(), c.data.row_tokens, c.data.shuffle, c.data.seed, 0);
+  int64_t there = 0;
+  for (const Row& row : rows) {
+    there += std::all_of(row.documents.begin(), row.documents.end(),
+                         [&](const auto& d) { return in.features->find(d.id).has_value(); });
+  }
+  in.rows_on_disk = rows.empty() ? 1 : static_cast<double>(there) / static_cast<double>(rows.size());
+  if (!c.data.tokens.empty())
+    log_info(fmt::format("{} of {} rows of the first epoch are read from {}, the others are computed", there,
+                         rows.size(), c.data.features));
+}
+
 }  // namespace
+
+std::string target_fingerprint(const RunOptions& o) {
+  if (o.synthetic) return fmt::format("synthetic-{}", o.config.data.seed);
+  return weight_fingerprint(WeightFolder(o.config.target.path));
+}
 
 TargetParts target_parts(const RunInputs& in, bool head) {
   if (in.prompts) return {in.target.layers, true, true};
+  if (in.offline) return {0, head};  // features come from disk
   return {in.last_tap + 1, head};
 }
 
@@ -105,8 +162,6 @@ std::string checkpoint_folder(const Config& c) {
 
 RunInputs read_inputs(const RunOptions& o) {
   const Config& c = o.config;
-  if (!c.data.features.empty())
-    fail_usage("data.features: training from feature shards is not in this version; set data.tokens");
   RunInputs in;
   in.target = read_target_config(c.target.path);
   in.drafter = c.drafter.config.empty() ? read_drafter_config(c.drafter.init_from)
@@ -116,8 +171,7 @@ RunInputs read_inputs(const RunOptions& o) {
   if (in.drafter.block > kMaxBlock)
     fail_usage(fmt::format("{}: block_size {} is above the supported {}", in.drafter.source, in.drafter.block,
                            kMaxBlock));
-  in.corpus.emplace(expand_globs(c.data.tokens), cut_length(c.data));
-  if (!c.eval.tokens.empty()) in.eval.emplace(expand_globs(c.eval.tokens), cut_length(c.data));
+  open_data(o, in);
   for (const TokenCorpus* corpus : {&*in.corpus, in.eval ? &*in.eval : nullptr}) {
     if (corpus == nullptr) continue;
     corpus->require_answers();
@@ -165,8 +219,6 @@ void check_everything(const RunOptions& o, const RunInputs& in) {
         fmt::format("log.dir: {} already holds a run; name another folder, or continue it with --resume auto",
                     c.log.dir));
   }
-  if (!c.dump.dir.empty())
-    fail_usage("dump.dir: only the command dump writes feature shards in this version");
   if (fs::exists(c.log.dir) && !fs::is_directory(c.log.dir))
     fail_usage(fmt::format("log.dir: {} is not a folder", c.log.dir));
   in.corpus->validate(in.target.vocab);
@@ -198,7 +250,8 @@ PlanCosts plan_costs(const RunOptions& o, const RunInputs& in) {
   const RowShape shape{std::llround(tokens / n), std::max<int64_t>(1, std::llround(documents / n)),
                        std::llround(blocks / n)};
   PlanCosts costs;
-  costs.target_flops = target_row_flops(in.target, in.last_tap, shape);
+  costs.offline = o.config.data.tokens.empty();
+  costs.target_flops = target_row_flops(in.target, in.last_tap, shape) * (1 - in.rows_on_disk);
   costs.drafter_flops = drafter_row_flops(in.drafter, shape);
   costs.row_bytes = shape.tokens * static_cast<int64_t>(in.drafter.taps.size()) * in.target.hidden * 2;
   costs.rows_per_step = o.config.train.rows_per_step;

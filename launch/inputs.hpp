@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/config.hpp"
+#include "io/feature_files.hpp"
 #include "io/prompts.hpp"
 #include "io/tokens.hpp"
 #include "launch/plan.hpp"
@@ -31,7 +32,10 @@ struct RunOptions {
 struct RunInputs {
   TargetModel target;
   DrafterModel drafter;
-  std::optional<TokenCorpus> corpus, eval;
+  std::optional<TokenCorpus> corpus, eval;  // of token shards, or of the tokens in feature shards
+  std::optional<FeatureFiles> features, eval_features;
+  double rows_on_disk = 0;         // share of the rows of epoch 0
+  bool offline = false;            // all rows: no rank runs the target
   std::optional<Prompts> prompts;  // to decode at every evaluation
   std::vector<int32_t> stops;      // tokens that end a response
   LossRule rule;
@@ -46,6 +50,7 @@ struct RunInputs {
 // What a rank that runs the target loads of it: up to the last tap, or all when it decodes as well.
 TargetParts target_parts(const RunInputs&, bool head);
 
+std::string target_fingerprint(const RunOptions&);  // of the weights (data/FORMAT.md, chapter 2)
 std::string checkpoint_folder(const Config&);
 RunInputs read_inputs(const RunOptions&);  // opens; refuses what does not fit together
 // What only one rank needs to look at: every token, the presence of every tensor, the run directory.

@@ -14,9 +14,12 @@
 
 namespace slip {
 
+class TrainingDump;
+
 struct Ranks {
   const MpiSession* mpi = nullptr;  // null: this process alone
   Phases* phases = nullptr;         // null: nobody asks
+  TrainingDump* dump = nullptr;     // null: none
   Comm control;                     // requests and headers of the mailbox
   Comm drafters;                    // gradient and metric sums; none on a target rank
   Comm decoders;                    // drafter 0 and the targets, where prompts are decoded (eval.prompts)

@@ -39,11 +39,13 @@ class RowTable {
     return read_row(id.kind == kEvalRow ? *in_.eval : *in_.corpus, row(id));
   }
 
- private:
+  // Not of a replayed row.
   const Row& row(const RowId& id) {
     return id.kind == kEvalRow ? eval_rows().at(static_cast<size_t>(id.index))
                                : train_rows(id.epoch).at(static_cast<size_t>(id.index));
   }
+
+ private:
   const RunInputs& in_;
   const DataConfig& data_;
   std::map<int64_t, std::vector<Row>> train_;

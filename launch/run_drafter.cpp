@@ -151,12 +151,13 @@ template <class T> std::vector<RowId> DrafterRank<T>::my_rows(int64_t epoch, int
 // Asks for the next rows while slots are free, but never past a step after which there may be an evaluation
 // or the end: its rows would be in the way. (A skipped step moves that point; then the requests just go on.)
 template <class T> void DrafterRank<T>::request_ahead() {
-  while (feed_.can_request()) {
+  for (;;) {
     const int64_t step = state_.step + ahead_steps_;  // updates made when the rows ahead are trained
     if (ahead_steps_ > 0 && (step >= state_.total_steps || evaluates_after(step))) return;
     const std::vector<RowId> rows = my_rows(ahead_epoch_, ahead_step_);
     if (ahead_in_step_ < static_cast<int64_t>(rows.size())) {
-      feed_.request(rows[static_cast<size_t>(ahead_in_step_++)]);
+      if (!feed_.try_request(rows[static_cast<size_t>(ahead_in_step_)])) return;
+      ++ahead_in_step_;
       continue;
     }
     ahead_in_step_ = 0;
@@ -335,7 +336,8 @@ template <class T> int DrafterRank<T>::run() {
                       .lr = 0,
                       .seconds = 0,
                       .wait_features_s = 0,
-                      .target_wait_share = 0};
+                      .target_wait_share = 0,
+                      .dump_wait_s = 0};
     const bool updated = update(sums, report);
     saver_.poll();
     advance_cursor();
@@ -344,6 +346,7 @@ template <class T> int DrafterRank<T>::run() {
     report.seconds = seconds_since(last);
     report.wait_features_s = waited_s_;
     report.target_wait_share = feed_.target_wait_share();
+    report.dump_wait_s = feed_.dump_wait_s();
     last = Clock::now();
     if (updated && log_) log_->step(report);
     if (sums.stop > 0) {

@@ -110,7 +110,10 @@ int dump_shards(const RunOptions& o, const RunInputs& in, const DumpPlan& plan, 
   const Deadline others = deadline_in(timeout + 4 * seconds);
   const bool any_stopped = any_rank(mpi.world(), stopped, others, "the other ranks' shards");
   const bool complete = !any_stopped && plan.documents_left_out == 0;
-  if (me == 0) dump.close_folder(complete);
+  if (me == 0) {
+    dump.list_rest();
+    close_dump_folder(o.config.dump.dir, complete);
+  }
   barrier(mpi.world(), others, "the manifest");
   const DumpStats stats = dump.stats();
   log_info(

@@ -122,7 +122,8 @@ void RunLog::step(const StepReport& r) {
                                     {"tokens_per_s", s.tokens / r.seconds},
                                     {"draft_positions_per_s", s.draft_positions / r.seconds},
                                     {"wait_features_s", r.wait_features_s},
-                                    {"target_wait_share", r.target_wait_share}};
+                                    {"target_wait_share", r.target_wait_share},
+                                    {"dump_wait_s", r.dump_wait_s}};
   append(metrics_.get(), j.dump());
   recent_seconds_ += r.seconds;
   recent_tokens_ += s.tokens;

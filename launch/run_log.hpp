@@ -17,7 +17,7 @@ struct StepReport {
   int64_t step, total, epoch;  // step counts from 1
   StepSums sums;               // over all ranks
   int64_t bad_steps = 0;       // skipped so far
-  double grad_norm, lr, seconds, wait_features_s, target_wait_share;
+  double grad_norm, lr, seconds, wait_features_s, target_wait_share, dump_wait_s;
 };
 
 class RunLog {

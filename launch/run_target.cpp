@@ -6,6 +6,7 @@
 #include "launch/rank.hpp"
 #include "launch/row_table.hpp"
 #include "launch/signals.hpp"
+#include "launch/training_dump.hpp"
 #include "model/target.hpp"
 
 namespace slip {
@@ -115,6 +116,9 @@ void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Rank
     }
     ranks.at(step(request->row), "capture");
     const RowTokens tokens = rows.read(request->row);
+    const bool dumped = ranks.dump != nullptr && ranks.dump->begin(request->row, ranks.mpi->peers(),
+                                                                   o.config.comm.timeout_s) != nullptr;
+    if (ranks.dump != nullptr) outbox.set_dump_wait(ranks.dump->wait_s());
     outbox.send_header(*request, static_cast<int64_t>(tokens.ids.size()));
     const Packed packed = rank.row.set(tokens.ids, tokens.lengths, queue);
     // Taps leave in the drafter's order; a layer that a later one precedes in the list waits in the ring.
@@ -124,12 +128,14 @@ void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Rank
       ranks.at(step.last(), "transfer");
       return ready[static_cast<size_t>(tap)] = outbox.acquire_tap();
     };
-    const OnTap<T> send = [&](int, View2<const T>) {
+    const OnTap<T> send = [&](int tap, View2<const T>) {
+      if (dumped) ranks.dump->keep(tap, ready[static_cast<size_t>(tap)], packed.tokens, queue);
       for (; next < ready.size() && ready[next] != nullptr; ++next)
         outbox.send_tap(*request, static_cast<int>(next), ready[next]);
       ranks.at(step.last(), "capture");
     };
     target_forward<T>(rank.target, packed, in.drafter.taps, queue, send, capture);
+    if (dumped) ranks.dump->end(tokens, queue);
     ranks.at(step.last(), "wait");
   }
   const OutboxStats& s = outbox.stats();

@@ -11,6 +11,7 @@
 #include "launch/rank.hpp"
 #include "launch/run.hpp"
 #include "launch/signals.hpp"
+#include "launch/training_dump.hpp"
 #if SLIP_HAVE_CUDA
 #include "comm/nccl_transport.hpp"
 #include "comm/staged_transport.hpp"
@@ -27,14 +28,18 @@ bool uses_bf16(const RunOptions& o) { return o.device == Device::cuda && o.confi
 template <class T>
 int run_role(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, const Queue& queue) {
   int code = kOk;
+  const bool runs_target = plan.role(ranks.mpi->rank()) != Role::drafter;
+  if (ranks.dump != nullptr && runs_target) ranks.dump->start(queue.device);
   if (plan.role(ranks.mpi->rank()) == Role::target) {
     run_target<T>(o, in, plan, ranks, queue);
   } else {
     code = run_drafter<T>(o, in, plan, ranks, queue);
   }
+  if (ranks.dump != nullptr) ranks.dump->finish(ranks.mpi->peers(), o.config.comm.timeout_s);
   ranks.phases->at_same_step("exit");
   barrier(ranks.mpi->world(), deadline_in(o.config.comm.timeout_s),
           "the end of the run");  // one drafter may still save
+  if (ranks.dump != nullptr) ranks.dump->close_folder();
   return code;
 }
 
@@ -44,6 +49,7 @@ Verdict look(const RunOptions& o, int ranks, std::optional<RunInputs>& in) {
     in.emplace(read_inputs(o));
     plan_run(o, *in, ranks);
     check_everything(o, *in);
+    prepare_training_dump(o, *in);
     return {};
   } catch (const Error& e) {
     return {e.exit_code(), e.what()};
@@ -57,11 +63,12 @@ void connect_gpus(const Plan& plan, Ranks& ranks, bool shared, const Deadline& d
     ranks.transport = std::make_unique<StagedTransport>(world.dup("features", deadline));
     return;
   }
-  std::vector<std::pair<int, int>> pairs;
+  std::vector<std::pair<int, int>> pairs;  // none where all features come from disk
   for (int t = plan.first_target(); t < plan.ranks; ++t) {
     for (int d = 0; d < plan.drafters; ++d) pairs.push_back({t, d});
   }
-  ranks.transport = std::make_unique<NcclTransport>(world.dup("features", deadline), pairs, deadline);
+  if (!plan.offline)
+    ranks.transport = std::make_unique<NcclTransport>(world.dup("features", deadline), pairs, deadline);
   if (ranks.drafters && ranks.drafters.size() > 1)
     ranks.gradients = std::make_unique<NcclComm>(ranks.drafters, "gradients", deadline);
 }
@@ -75,12 +82,12 @@ Plan plan_run(const RunOptions& o, const RunInputs& in, int ranks) {
 #if SLIP_HAVE_CUDA
   if (uses_bf16(o)) {
     costs.drafter_memory = drafter_memory<Bf16>(o, in, bare);
-    if (ranks > 1) costs.target_memory = target_memory<Bf16>(o, in, bare);
+    if (ranks > 1 && !bare.offline) costs.target_memory = target_memory<Bf16>(o, in, bare);
     return make_plan(ranks, o.config.roles, costs);
   }
 #endif
   costs.drafter_memory = drafter_memory<float>(o, in, bare);
-  if (ranks > 1) costs.target_memory = target_memory<float>(o, in, bare);
+  if (ranks > 1 && !bare.offline) costs.target_memory = target_memory<float>(o, in, bare);
   return make_plan(ranks, o.config.roles, costs);
 }
 
@@ -116,8 +123,14 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
                        in->state.documents, in->state.tokens, in->corpus->dropped(), in->state.total_steps,
                        in->checkpoint ? fmt::format(", from {}", *in->checkpoint) : ""));
 
+  std::optional<TrainingDump> dump;
+  if (!o.config.dump.dir.empty()) {
+    dump.emplace(o, *in, plan, mpi.rank());
+    barrier(mpi.world(), start, "the plan of the dump");  // nobody writes while another reads what is there
+  }
+
   phases.at(in->state.step, "load");
-  Ranks ranks{.mpi = &mpi, .phases = &phases};
+  Ranks ranks{.mpi = &mpi, .phases = &phases, .dump = dump ? &*dump : nullptr};
   if (mpi.size() > 1) {
     ranks.control = mpi.world().dup("mailbox control", start);
     ranks.drafters = mpi.world().split(plan.role(mpi.rank()) == Role::target ? -1 : 0, "drafters", start);

@@ -144,7 +144,8 @@ FeatureSlot FeatureInbox::receive(const RowId& row) {
           .waited_s = seconds_since(start),
           .flags = s.header.flags,
           .target_busy_s = s.header.busy_s,
-          .target_wait_s = s.header.wait_s};
+          .target_wait_s = s.header.wait_s,
+          .dump_wait_s = s.header.dump_wait_s};
 }
 
 void FeatureInbox::release(int slot) {

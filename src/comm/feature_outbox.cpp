@@ -156,7 +156,8 @@ void FeatureOutbox::send_header(const RowRequest& r, int64_t tokens) {
                    .slot = r.slot,
                    .flags = stop_ ? kStopAsked : 0u,
                    .busy_s = stats_.busy_s,
-                   .wait_s = stats_.wait_request_s + stats_.wait_ring_s};
+                   .wait_s = stats_.wait_request_s + stats_.wait_ring_s,
+                   .dump_wait_s = dump_wait_s_};
   check_mpi(MPI_Isend(&free->message, sizeof free->message, MPI_BYTE, r.drafter, kHeaderTag, control_.get(),
                       &free->sent));
 }

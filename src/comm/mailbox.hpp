@@ -37,6 +37,7 @@ struct FeatureSlot {
   double waited_s = 0;                          // inside `receive`
   uint32_t flags = 0;                           // kStopAsked: somebody asked this target to stop
   double target_busy_s = 0, target_wait_s = 0;  // of that target, since its start
+  double dump_wait_s = 0;
 };
 
 class FeatureInbox {
@@ -125,7 +126,8 @@ class FeatureOutbox {
   // The lowest pending row, or the call of all drafters; waits while there is neither. nullopt: all drafters
   // are done and everything has left. Its time limit runs from the last sign of life of any drafter.
   std::optional<RowRequest> next();
-  void ask_stop() { stop_ = true; }                     // from now on every header says so
+  void set_dump_wait(double seconds) { dump_wait_s_ = seconds; }  // what the next headers say
+  void ask_stop() { stop_ = true; }                               // from now on every header says so
   void send_header(const RowRequest&, int64_t tokens);  // the target's own count: the drafter compares
   Bf16* acquire_tap();  // (max_tokens, hidden), free to be written; waits while the whole ring is under way
   void send_tap(const RowRequest&, int tap,
@@ -166,6 +168,7 @@ class FeatureOutbox {
   std::vector<std::unique_ptr<Header>> headers_;  // reused when sent; MPI reads them meanwhile
   int listening_ = 0;                             // drafters that are not done
   bool stop_ = false;
+  double dump_wait_s_ = 0;
   OutboxStats stats_;
   RowRequest row_;  // the one whose taps are being sent
   int64_t row_tokens_ = 0;

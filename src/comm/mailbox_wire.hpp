@@ -32,7 +32,7 @@ struct FeatureShape {
 };
 
 inline constexpr uint32_t kMailboxMagic = 0x50494c53;  // "SLIP"
-inline constexpr uint32_t kMailboxVersion = 1;
+inline constexpr uint32_t kMailboxVersion = 2;
 inline constexpr int32_t kWireBf16 = 1;
 inline constexpr uint32_t kStopAsked = 1;  // bit of FeatureHeader::flags
 inline constexpr int kRequestTag = 1, kHeaderTag = 2;
@@ -55,9 +55,10 @@ struct FeatureHeader {  // target -> drafter, before the taps
   int64_t tokens = 0, hidden = 0;
   int32_t taps = 0, dtype = kWireBf16, slot = -1;
   uint32_t flags = 0;
-  double busy_s = 0, wait_s = 0;  // of the target since its start: at work, held up by drafters
+  // Of the target since its start: at work, held up by drafters, held up by the disk of its dump.
+  double busy_s = 0, wait_s = 0, dump_wait_s = 0;
 };
-static_assert(sizeof(FeatureHeader) == 80);
+static_assert(sizeof(FeatureHeader) == 88);
 
 // Each fails with one line that begins with `from` ("rank 1 on node07") and names the row and both values.
 // `bytes`: of the message that was received.

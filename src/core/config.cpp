@@ -92,6 +92,8 @@ std::vector<std::string> contradictions(const Config& c, ConfigUse use) {
   const bool train = use == ConfigUse::train;
   refuse(train && c.data.tokens.empty() && !c.eval.tokens.empty(),
          "eval.tokens: without data.tokens no rank runs the target; set eval.features");
+  refuse(train && c.data.tokens.empty() && !c.eval.prompts.empty(),
+         "eval.prompts: without data.tokens no rank runs the target, nobody can decode");
   refuse(train && !c.data.tokens.empty() && !c.eval.features.empty(),
          "eval.features: for runs without data.tokens; set eval.tokens");
   refuse(train && c.data.tokens.empty() && !c.dump.dir.empty(),

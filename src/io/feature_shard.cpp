@@ -5,18 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
-#include <mutex>
 
 #include "io/h5_items.hpp"
 
 namespace slip {
 namespace {
-
-// HDF5 of the distribution is not for several threads at once.
-std::mutex& h5_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
 
 [[noreturn]] void bad(const std::string& path, const std::string& what) {
   fail_input(fmt::format("{}: {}", path, what));
@@ -199,8 +192,6 @@ void FeatureShard::read_features(int64_t first, int64_t count, Bf16* out) const 
           "read_features: outside the shard");
   const int64_t width = info_.spec.values_per_token();
   if (s.chunks.empty() && count > 0) {
-    const std::lock_guard lock(h5_mutex());
-    h5_quiet();  // HDF5's error printing is per thread
     const hsize_t at[3] = {static_cast<hsize_t>(first), 0, 0};
     const hsize_t size[3] = {static_cast<hsize_t>(count), info_.spec.taps.size(),
                              static_cast<hsize_t>(info_.spec.hidden)};
@@ -237,12 +228,8 @@ void FeatureShard::read_tokens(int64_t d, std::vector<int32_t>& ids, std::vector
   ids.resize(static_cast<size_t>(count));
   mask.resize(static_cast<size_t>(count));
   require(!info_.all, "read_tokens: not from the virtual file");
-  {
-    const std::lock_guard lock(h5_mutex());
-    h5_quiet();
-    h5_read(info_.path, "input_ids", impl_->ids, H5T_NATIVE_INT32, first, count, ids.data());
-    h5_read(info_.path, "loss_mask", impl_->mask, H5T_NATIVE_UINT8, first, count, mask.data());
-  }
+  h5_read(info_.path, "input_ids", impl_->ids, H5T_NATIVE_INT32, first, count, ids.data());
+  h5_read(info_.path, "loss_mask", impl_->mask, H5T_NATIVE_UINT8, first, count, mask.data());
   const uint64_t found = tokens_checksum(ids.data(), mask.data(), count);
   if (found != tables_.tokens_xxh3[i]) {
     bad(info_.path, fmt::format("datasets input_ids and loss_mask, document {} (id {}): checksum {:016x} is "

@@ -31,7 +31,7 @@ class FeatureShard {
 
   // Features of tokens first .. first+count-1, counted over all documents: [count][taps][hidden]. Safe from
   // several threads. Unfiltered shards are read with pread where HDF5 put the chunks; the others through
-  // HDF5, one thread at a time.
+  // HDF5, which lets one thread in at a time.
   void read_features(int64_t first, int64_t count, Bf16* out) const;
   // Features of document d (its place in the shard), checked against its checksum.
   void read_document(int64_t d, Bf16* out) const;

@@ -1,5 +1,5 @@
-// Writes one feature shard: NAME.partial, flushed, synced, renamed. All calls from the process's one thread
-// that speaks HDF5. Failures are `fail`; nothing of a shard that was not finished bears its name.
+// Writes one feature shard: NAME.partial, flushed, synced, renamed. Failures are `fail`; nothing of a shard
+// that was not finished bears its name.
 #pragma once
 #include <memory>
 #include <span>

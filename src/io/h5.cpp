@@ -21,6 +21,12 @@ std::string h5_error() {
   return text;
 }
 
+void require_threadsafe_h5() {
+  hbool_t safe = 0;
+  if (H5is_library_threadsafe(&safe) < 0 || !safe)
+    fail("this HDF5 library was built without thread safety; the packages of Debian and Ubuntu have it");
+}
+
 void h5_quiet() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
 
 }  // namespace slip

@@ -1,4 +1,5 @@
-// HDF5's C API with owning ids and its error stack turned into one line. Called from one thread per process.
+// HDF5's C API with owning ids and its error stack turned into one line. Several threads may call it where
+// the library is thread-safe, as the distribution's is: `require_threadsafe_h5` says so before threads start.
 #pragma once
 #include <hdf5.h>
 
@@ -31,5 +32,6 @@ class H5Id {
 
 std::string h5_error();  // the innermost message of HDF5's error stack
 void h5_quiet();         // HDF5 prints nothing itself; call once per thread
+void require_threadsafe_h5();
 
 }  // namespace slip

@@ -1,0 +1,165 @@
+#include "launch/feature_disk.hpp"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "device/buffer.hpp"
+
+namespace slip {
+namespace {
+
+struct Slot {
+  Buffer memory;
+  enum class State { free, waiting, reading, ready, lent } state = State::free;
+  RowId id{};
+  RowTokens row;
+  std::exception_ptr error;
+};
+
+}  // namespace
+
+struct FeatureDisk::State {
+  const FeatureFiles *train, *eval;
+  std::vector<Slot> slots;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<size_t> waiting;
+  bool stop = false;
+  std::vector<std::thread> threads;
+
+  State(const FeatureFiles* t, const FeatureFiles* e) : train(t), eval(e) {}
+  const FeatureFiles* files(int32_t kind) const { return kind == kEvalRow ? eval : train; }
+  int64_t token_bytes() const { return (train != nullptr ? train : eval)->spec().bytes_per_token(); }
+
+  void fill(Slot& s, std::vector<Bf16>& scratch) const {
+    const FeatureFiles& from = *files(s.id.kind);
+    const int64_t tokens = static_cast<int64_t>(s.row.ids.size()), h = from.spec().hidden;
+    int64_t first = 0;
+    for (size_t d = 0; d < s.row.lengths.size(); ++d) {
+      const size_t at = static_cast<size_t>(first), n = static_cast<size_t>(s.row.lengths[d]);
+      read_document_taps(from.find(s.row.document_ids[d]).value(), std::span(s.row.ids).subspan(at, n),
+                         std::span(s.row.mask).subspan(at, n), s.memory.as<Bf16>() + first * h, tokens * h,
+                         scratch);
+      first += s.row.lengths[d];
+    }
+  }
+
+  void run() {
+    h5_quiet();
+    std::vector<Bf16> scratch;
+    for (;;) {
+      size_t i = 0;
+      {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return stop || !waiting.empty(); });
+        if (stop) return;
+        i = waiting.front();
+        waiting.pop_front();
+        slots[i].state = Slot::State::reading;
+      }
+      std::exception_ptr error;
+      try {
+        fill(slots[i], scratch);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      const std::lock_guard lock(mutex);
+      slots[i].error = error;
+      slots[i].state = Slot::State::ready;
+    }
+  }
+};
+
+FeatureDisk::FeatureDisk(const FeatureFiles* train, const FeatureFiles* eval, const Setup& setup)
+    : state_(std::make_unique<State>(train, eval)) {
+  State& s = *state_;
+  require_threadsafe_h5();
+  s.slots.resize(static_cast<size_t>(setup.slots));
+  const Place place = setup.device == Device::cuda ? Place::pinned : Place::host;
+  for (Slot& slot : s.slots) slot.memory = Buffer(place, setup.max_tokens * s.token_bytes());
+  for (int64_t i = 0; i < setup.threads; ++i) s.threads.emplace_back([&s] { s.run(); });
+}
+
+FeatureDisk::~FeatureDisk() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stop = true;
+  }
+  state_->changed.notify_all();
+  for (std::thread& t : state_->threads) t.join();
+}
+
+bool FeatureDisk::requested(const RowId& id) const {
+  const std::lock_guard lock(state_->mutex);
+  for (const Slot& s : state_->slots) {
+    if (s.state != Slot::State::free && s.state != Slot::State::lent && s.id == id) return true;
+  }
+  return false;
+}
+
+bool FeatureDisk::holds(int32_t kind, const Row& row) const {
+  const FeatureFiles* files = state_->files(kind);
+  if (files == nullptr) return false;
+  for (const TokenCorpus::Document& d : row.documents) {
+    if (!files->find(d.id)) return false;
+  }
+  return true;
+}
+
+bool FeatureDisk::try_request(const RowId& id, RowTokens row) {
+  State& s = *state_;
+  {
+    const std::lock_guard lock(s.mutex);
+    size_t i = 0;
+    while (i < s.slots.size() && s.slots[i].state != Slot::State::free) ++i;
+    if (i == s.slots.size()) return false;
+    Slot& slot = s.slots[i];
+    require(static_cast<int64_t>(row.ids.size()) * s.token_bytes() <= slot.memory.bytes(),
+            "FeatureDisk: a row is too long");
+    slot.id = id;
+    slot.row = std::move(row);
+    slot.state = Slot::State::waiting;
+    s.waiting.push_back(i);
+  }
+  s.changed.notify_one();
+  return true;
+}
+
+FeatureDisk::Ready FeatureDisk::receive(const RowId& id, const Peers& peers, double timeout_s) {
+  State& s = *state_;
+  const Clock::time_point begin = Clock::now();
+  const std::string what =
+      fmt::format("the features of row {} of epoch {} to be read (data.features)", id.index, id.epoch);
+  Wait wait(peers, deadline_in(timeout_s), what, -1);
+  for (;;) {
+    {
+      const std::lock_guard lock(s.mutex);
+      bool known = false;
+      for (size_t i = 0; i < s.slots.size(); ++i) {
+        Slot& slot = s.slots[i];
+        if (slot.state == Slot::State::free || slot.state == Slot::State::lent || slot.id != id) continue;
+        known = true;
+        if (slot.state != Slot::State::ready) break;
+        if (slot.error) std::rethrow_exception(slot.error);
+        slot.state = Slot::State::lent;
+        return {static_cast<int>(i), slot.memory.as<Bf16>(), static_cast<int64_t>(slot.row.ids.size()),
+                seconds_since(begin)};
+      }
+      require(known, "FeatureDisk: a row that was not requested");
+    }
+    wait.pause();
+  }
+}
+
+void FeatureDisk::release(int slot) {
+  const std::lock_guard lock(state_->mutex);
+  Slot& s = state_->slots.at(static_cast<size_t>(slot));
+  require(s.state == Slot::State::lent, "FeatureDisk: released twice");
+  s.state = Slot::State::free;
+}
+
+}  // namespace slip
