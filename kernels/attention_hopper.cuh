@@ -94,6 +94,64 @@ template <int BN> __device__ __forceinline__ int tile_key(const PairPlan& p, int
   return t < p.split ? p.start + t * BN : p.second + (t - p.split) * BN;
 }
 
+// A stream of tiles for any number of units, built unit by unit: where a unit's keys lie near those before,
+// its tiles join the run, else a new run begins. `before` counts the tiles of the runs that are closed.
+template <int BN> struct Runs {
+  int start = 0, end = 0, before = 0;
+  static __device__ __forceinline__ int tiles(int keys) { return (max(keys, 0) + BN - 1) / BN; }
+  __device__ __forceinline__ int open() const { return tiles(end - start); }
+  __device__ __forceinline__ int total() const { return before + open(); }
+  __device__ __forceinline__ bool add(int low, int high) {  // true: a run begins
+    if (high <= low) return false;
+    const bool begins = open() == 0 || open() + tiles(high - low) <= tiles(max(end, high) - start);
+    if (begins) before += open(), start = low, end = high;
+    end = max(end, high);
+    return begins;
+  }
+};
+template <int BN>
+__device__ __forceinline__ int stream_tiles(const DraftRows& r, int unit, int units, int unit_tokens) {
+  Runs<BN> runs;
+#pragma unroll 1
+  for (int u = 0; u < units; ++u) {
+    const Span s = unit_span(r, unit + u, unit_tokens);
+    runs.add(s.low, s.high);
+  }
+  return runs.total();
+}
+
+// The same by a whole warp, whose lane u keeps what concerns unit u. The tiles of a run come last keys first.
+struct KeyStream {
+  Span span;
+  int skip, count, key;  // tiles of the stream before the unit's own, its own, where the first of them begins
+  int run, run_key;      // tiles of the run that begins with this unit (0: none), and its lowest key
+  int total;
+};
+template <int BN>
+__device__ __forceinline__ KeyStream plan_stream(const DraftRows& r, int unit, int units, int unit_tokens) {
+  const int lane = threadIdx.x % 32;
+  KeyStream x{};
+  if (lane < units) x.span = unit_span(r, unit + lane, unit_tokens);
+  Runs<BN> runs;
+  int head = 0, mine = 0, after = 0;  // first units of the run now, and of this lane's; tiles up to its last
+#pragma unroll 1
+  for (int u = 0; u < units; ++u) {
+    const int low = __shfl_sync(~0u, x.span.low, u), high = __shfl_sync(~0u, x.span.high, u);
+    if (runs.add(low, high)) head = u;
+    if (lane == head) x.run = runs.open(), x.run_key = runs.start;
+    if (lane == u && high > low) {
+      mine = head, after = runs.tiles(high - runs.start);
+      x.skip = runs.before;
+      x.count = after - (low - runs.start) / BN;
+      x.key = runs.start + (after - 1) * BN;
+    }
+  }
+  x.skip += __shfl_sync(~0u, x.run, mine) - after;
+  if (x.count == 0) x.skip = 0;
+  x.total = runs.total();
+  return x;
+}
+
 // What a computing warpgroup has to know of its unit; written by the loading warp beside the data.
 struct Note {
   int token, head;        // first of the unit
@@ -102,6 +160,10 @@ struct Note {
   int max_low, min_high;  // keys between are seen by every row
 };
 static_assert(sizeof(Note) == 32);
+__device__ __forceinline__ Note uniform(const Note& x) {
+  return {uniform(x.token), uniform(x.head), uniform(x.skip),    uniform(x.count),
+          uniform(x.tail),  uniform(x.key),  uniform(x.max_low), uniform(x.min_high)};
+}
 
 // --- who does what ---------------------------------------------------------------------------------------
 // Items are (entry, head) with heads inside. Sorted by cost, longest first, they are dealt in rounds of
@@ -130,12 +192,12 @@ __device__ __forceinline__ Deal deal(int entries, int used, int heads, int* list
   const int rounds = full + ((full & 1 ? grid - 1 - me : me) < rest);
   if (!sort) return {nullptr, rounds, entries, heads};
   const int padded = (entries + 3) / 4 * 4;
-  for (int p = threadIdx.x; p < padded; p += kThreads) cost[p] = p < entries ? cost_of(p) : -1;
+  for (int p = threadIdx.x; p < padded; p += blockDim.x) cost[p] = p < entries ? cost_of(p) : -1;
   __syncthreads();
   bool ascending = true;
-  for (int p = threadIdx.x; p + 1 < entries; p += kThreads) ascending &= cost[p] <= cost[p + 1];
+  for (int p = threadIdx.x; p + 1 < entries; p += blockDim.x) ascending &= cost[p] <= cost[p + 1];
   ascending = __syncthreads_and(ascending);
-  for (int p = threadIdx.x; p < entries; p += kThreads) {
+  for (int p = threadIdx.x; p < entries; p += blockDim.x) {
     int place = entries - 1 - p;
     if (!ascending) {
       const int mine = cost[p];
@@ -160,5 +222,10 @@ struct DeviceLimits {
   int multiprocessors;
 };
 DeviceLimits device_limits();
+
+// A map needs a tensor, even where no tile of it will be read.
+inline View2<const Bf16> some(const View2<const Bf16>& v, const View2<const Bf16>& otherwise) {
+  return v.rows > 0 ? v : otherwise;
+}
 
 }  // namespace slip::hopper

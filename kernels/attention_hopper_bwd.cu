@@ -89,35 +89,42 @@ __device__ void deal_context(const BwdArgs& a) {
     order[place] = t;
   }
   __syncthreads();
-  if (tid < 32) {
+  // Items of a tile cost the same. Where that divides evenly, some of the heads and of the thread blocks go
+  // to each of several warps, which deal at the same time.
+  int warps = 8;
+  while (grid % warps || a.kv_heads % warps) warps /= 2;
+  if (tid < 32 * warps) {
     constexpr int kPer = kMaxBlocks / 32;
-    unsigned load[kPer];  // work so far << 8 | thread block, of the thread blocks lane + 32 i
+    const int lane = tid % 32, mine = grid / warps, first = tid / 32 * mine, heads = a.kv_heads / warps,
+              head = tid / 32 * heads;
+    unsigned load[kPer];  // work so far << 8 | thread block, of the thread blocks first + lane + 32 i
     int given[kPer];
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) load[i] = tid + 32 * i < grid ? tid + 32 * i : ~0u, given[i] = 0;
+    for (int i = 0; i < kPer; ++i) load[i] = lane + 32 * i < mine ? first + lane + 32 * i : ~0u, given[i] = 0;
     long long sum = 0;
-    for (int t = tid; t < a.tiles; t += 32) sum += static_cast<long long>(cost[t]) * a.kv_heads;
+    for (int t = lane; t < a.tiles; t += 32) sum += static_cast<long long>(cost[t]) * heads;
     for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
     int shift = 0;  // so that all the work fits 23 bits
     while (sum >> shift >= 1 << 23) ++shift;
     for (int t = 0; t < a.tiles; ++t) {
       const unsigned more = ((unsigned(cost[order[t]]) >> shift) + 1) << 8;
-      for (int h = 0; h < a.kv_heads; ++h) {
+      for (int h = head; h < head + heads; ++h) {
         unsigned least = load[0];
 #pragma unroll
         for (int i = 1; i < kPer; ++i) least = min(least, load[i]);
-        const int block = __reduce_min_sync(~0u, least) & 255;
+        least = __reduce_min_sync(~0u, least);
 #pragma unroll
         for (int i = 0; i < kPer; ++i) {
-          if (block == tid + 32 * i) {
+          if (load[i] == least) {
             load[i] += more;
-            a.owner[t * a.kv_heads + h] = block | given[i]++ << 8;
+            a.owner[t * a.kv_heads + h] = (least & 255) | given[i]++ << 8;
           }
         }
       }
     }
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) count[tid + 32 * i] = given[i];
+    for (int i = 0; i < kPer; ++i)
+      if (lane + 32 * i < mine) count[first + lane + 32 * i] = given[i];
   }
   __syncthreads();
   if (tid == 0) {

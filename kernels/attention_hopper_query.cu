@@ -9,24 +9,6 @@ namespace slip {
 namespace {
 using namespace hopper;
 
-template <int D, int TB> struct QueryTile {
-  static constexpr int kKeys = 64, kStages = D == 128 && TB == 64 ? 2 : 3;
-  static constexpr int kHeads = kRows / TB;
-  static constexpr int kTile = kKeys * D * 2, kTileChunk = kKeys * 128;
-  static constexpr int kQ = kRows * D * 2, kQChunk = kRows * 128;
-  static constexpr int kOwn = TB * D * 2, kOwnChunk = TB * 128;
-  static constexpr int kPad = kRows * TB * 2;  // P or dS of the own blocks
-  static constexpr int kLoad = 2 * kQ + 2 * kOwn, kUnit = kLoad + 2 * kPad;
-  static constexpr int kUnits = 2 * kStages * kTile, kOut = kUnits + 2 * kUnit;
-  static constexpr int kRest = 256 + 64 + kListed * 4 + 1024;
-  static constexpr bool kSeparate = kOut + 2 * kQ + kRest <= kMaxSharedBytes;  // dQ does not go out through Q
-  static constexpr int kBars = kOut + (kSeparate ? 2 * kQ : 0), kNotes = kBars + 256, kList = kNotes + 64;
-  static constexpr int kBytes = kBars + kRest;
-  static constexpr bool kEarly =
-      D == 64 || TB == 16;  // registers for the first scores beside the own blocks' gradients
-  static_assert(kBytes <= kMaxSharedBytes && kUnits >= kSorted * 4);
-};
-
 template <int D, int TB>
 __global__ void __launch_bounds__(kThreads, 1)
     query_kernel(const __grid_constant__ TensorMap map_q, const __grid_constant__ TensorMap map_dout,
@@ -139,28 +121,27 @@ __global__ void __launch_bounds__(kThreads, 1)
     int sub = 0;
 #pragma unroll 1
     for (int i = 0; i < passes; ++i, parity ^= 1) {
-      mbar_wait(q_full(w), parity);
-      const Note x = {uniform(notes[w].token),   uniform(notes[w].head),    uniform(notes[w].skip),
-                      uniform(notes[w].count),   uniform(notes[w].tail),    uniform(notes[w].key),
-                      uniform(notes[w].max_low), uniform(notes[w].min_high)};
-      const int head = x.head + row / TB;
-      float lse2[2], delta[2];
+      const int item = work.item(i / a.subs), token = (2 * (item / a.kv_heads) + w) * TB;
+      const int head = item % a.kv_heads * a.group + i % a.subs * C::kHeads + row / TB;
+      float lse2[2], delta[2];  // asked for before the queries are waited for
       int low[2], seen[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int t = x.token + (row + 8 * h) % TB;
+        const int t = token + (row + 8 * h) % TB;
         const bool real = t < a.rows.tokens();
         lse2[h] = real ? a.lse2[head * a.stride + t] : 0;
         delta[h] = real ? a.delta[head * a.stride + t] : 0;
         const Bounds y = context_bounds(a.rows, t);
         low[h] = y.low, seen[h] = y.high - y.low;
       }
+      mbar_wait(q_full(w), parity);
+      const Note x = uniform(notes[w]);
       float dq[D / 2], s[BN / 2], dp[BN / 2];
       uint32_t ds[BN / 4];
       auto issue = [&](bool real) {  // scores and dP of the tile at `ring`
         const uint64_t off = step(ring.stage * C::kTile);
         if (real) mbar_wait(k_full(ring.stage), ring.parity);
-        pin(s), pin(dp);
+        forget(s), forget(dp);
         wgmma_fence();
 #pragma unroll
         for (int t = 0; t < D / 16; ++t)
@@ -187,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         {  // the own blocks
           float b[TB / 2], y[TB / 2];
           uint32_t rp[TB / 4];
-          pin(b), pin(y);
+          forget(b), forget(y);
           wgmma_fence();
 #pragma unroll
           for (int t = 0; t < D / 16; ++t)
@@ -247,8 +228,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         auto write_own = [&](int half) {
 #pragma unroll
           for (int h = 0; h < kAtOnce; ++h) pin(kd[h]), pin(vd[h]);
-          if (a.subs >
-              1) {  // the units of a key/value head follow each other: their sums wait in global memory
+          if (a.subs > 1) {  // units of a key/value head follow each other: sums wait in global memory
 #pragma unroll
             for (int h = 0; h < kAtOnce; ++h) {
 #pragma unroll
@@ -278,9 +258,9 @@ __global__ void __launch_bounds__(kThreads, 1)
             }
           }
         };
-        pin(rs), pin(dq);
+        pin(rs), forget(dq);
 #pragma unroll
-        for (int h = 0; h < kAtOnce; ++h) pin(kd[h]), pin(vd[h]);
+        for (int h = 0; h < kAtOnce; ++h) forget(kd[h]), forget(vd[h]);
         wgmma_fence();
 #pragma unroll
         for (int t = 0; t < TB / 16; ++t)
@@ -319,9 +299,8 @@ __global__ void __launch_bounds__(kThreads, 1)
           ring.next();
         };
 
-        // The first tile's scores and dP run while the own blocks' gradients are written. Without a tile they
-        // run all the same and nobody looks: a branch around them would make ptxas serialise everything, as
-        // would a product still under way where paths meet.
+        // The first tile's scores and dP run while the own blocks' gradients are written; without a tile, all
+        // the same and nobody looks: a branch would make ptxas serialise everything.
         pass(x.skip);
         if (C::kEarly) {
           issue(x.count > 0);
@@ -329,8 +308,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         } else {
           wgmma_wait<0>();
         }
-        if (last_sub)
-          bar_sync(1 + w, 128);  // everybody has read the blocks' keys and values: the results go there
+        if (last_sub) bar_sync(1 + w, 128);  // all have read the blocks' keys and values: results go there
         write_own(0);
 #pragma unroll
         for (int half = kAtOnce; half < kHalves; ++half) {
@@ -371,8 +349,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (x.count > 0 && lane == 0) mbar_arrive(k_empty(before));
         pass(x.tail);
       }
-      bar_sync(1 + w,
-               128);  // nobody reads Q any more; the last dQ has left its buffer (warp 0 waited for it above)
+      bar_sync(1 + w, 128);  // nobody reads Q any more; the dQ before has left (warp 0 waited for it above)
       store_tile(out, C::kQChunk, dq, a.scale, a.scale);
       fence_async_shared();
       bar_sync(1 + w, 128);
@@ -391,10 +368,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (warp == 0 && lane == 0) bulk_wait();
   }
 #endif
-}
-
-View2<const Bf16> some(const View2<const Bf16>& v, const View2<const Bf16>& otherwise) {
-  return v.rows > 0 ? v : otherwise;  // a map needs a tensor, even where no tile of it will be read
 }
 
 template <int D, int TB>

@@ -35,6 +35,12 @@ template <int n> __device__ __forceinline__ void pin(uint32_t (&r)[n]) {
   for (int i = 0; i < n; ++i) asm volatile("" : "+r"(r[i])::"memory");
 }
 
+// The same for registers that the product overwrites: what they held is not kept alive until here.
+template <int n> __device__ __forceinline__ void forget(float (&r)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) asm volatile("" : "=f"(r[i])::"memory");
+}
+
 enum Swizzle : uint32_t { kNoSwizzle = 0, kSwizzle128 = 1 };
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t leading, uint32_t stride,
                                                Swizzle swizzle) {

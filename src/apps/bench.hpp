@@ -72,6 +72,7 @@ struct BenchRow {
   Timing time;
   double flops = 0, bytes = 0;  // of one repeat, as the operation needs them; 0: not stated
   std::vector<std::pair<std::string, double>> more;
+  std::string note = {};  // ends the readable line
 };
 // One JSON object on standard output and in --out, one readable line on standard error.
 void report(Bench&, const BenchRow&);

@@ -13,6 +13,8 @@ struct BenchCase {
   double flops = 0, bytes = 0;          // bytes: every input read once, every output written once
   double per_step = 0;                  // calls of a drafter step; 0: no part of one, or of another case
   std::function<Work(Arena&)> prepare;  // takes memory and fills it; what it returns runs the operation once
+  // Name of an earlier case of the op: the row also says what a live pair costs here relative to there.
+  std::string against = {};
 };
 using BenchCases = std::vector<BenchCase>;
 

@@ -16,6 +16,7 @@ struct RowCase {
   RowBlocks blocks;
   int64_t first, count;  // the blocks that are trained together
   double per_step;
+  std::string against = {};  // name of the row whose time per live pair this one's is compared with
 };
 
 // What both directions read.
@@ -57,13 +58,17 @@ template <class T> void add_row(BenchCases& out, const RowCase& c, const Queue& 
       {"blocks", c.count},        {"block", c.shape.block},       {"context", context},
       {"heads", c.shape.heads},   {"kv_heads", c.shape.kv_heads}, {"d", d},
       {"window", c.shape.window}, {"causal", c.shape.causal},     {"pairs", static_cast<int64_t>(pairs)}};
+  const auto against = [&](const char* pass) { return c.against.empty() ? c.against : c.against + pass; };
   out.push_back({"block_attention", c.name + " forward", dims, attention_flops(c.shape, pairs, false),
-                 (2 * query + 2 * key) * sizeof(T), c.per_step, [=](Arena& a) -> Work {
+                 (2 * query + 2 * key) * sizeof(T), c.per_step,
+                 [=](Arena& a) -> Work {
                    const BlockAttentionFwd<T> x = forward_of(c, operands<T>(c, a, q));
                    return [=] { block_attention_fwd(x, q); };
-                 }});
+                 },
+                 against(" forward")});
   out.push_back({"block_attention", c.name + " backward", dims, attention_flops(c.shape, pairs, true),
-                 (4 * query + 4 * key) * sizeof(T), c.per_step, [=](Arena& a) -> Work {
+                 (4 * query + 4 * key) * sizeof(T), c.per_step,
+                 [=](Arena& a) -> Work {
                    const Operands<T> o = operands<T>(c, a, q);
                    block_attention_fwd(forward_of(c, o), q);
                    const int64_t kv_cols = c.shape.kv_heads * d;
@@ -89,7 +94,8 @@ template <class T> void add_row(BenchCases& out, const RowCase& c, const Queue& 
                        .scratch = a.take<Acc<T>>(
                            "scratch", block_attention_bwd_scratch(c.shape, c.count, context, q.device))};
                    return [=] { block_attention_bwd(x, q); };
-                 }});
+                 },
+                 against(" backward")});
 }
 
 std::string row_name(int64_t tokens, int64_t documents, int64_t window) {
@@ -134,13 +140,14 @@ template <class T> BenchCases block_attention_cases(const StepShape& s, const Qu
   struct Extra {
     int64_t tokens, documents, window;
   };
-  for (const Extra& e : {Extra{s.tokens(), 1, 0}, Extra{s.tokens(), 1, window}, Extra{s.tokens(), 16, 0},
-                         Extra{4 * s.tokens(), 1, 0}, Extra{4 * s.tokens(), 1, window}}) {
+  const int64_t S = s.tokens();
+  for (const Extra& e : {Extra{S, 1, 0}, Extra{S, 1, window}, Extra{S, 2, 0}, Extra{S, 4, 0}, Extra{S, 8, 0},
+                         Extra{S, 16, 0}, Extra{4 * S, 1, 0}, Extra{4 * S, 1, window}}) {
     const RowSizes sizes{e.tokens, e.documents, anchors};
     const RowBlocks blocks = random_blocks(random_row(sizes, m.vocab), m, sizes);
     add_row<T>(out,
                {row_name(e.tokens, e.documents, e.window), drafter_attention(m, e.window, e.window > 0),
-                blocks, 0, blocks.count(), 0},
+                blocks, 0, blocks.count(), 0, e.documents > 1 ? row_name(S, 1, 0) : ""},
                q);
   }
   return out;

@@ -41,8 +41,9 @@ void report(Bench& b, const BenchRow& r) {
     return value > 0 ? fmt::format("{:9.2f} {}", value, unit)
                      : std::string(10 + std::string(unit).size(), ' ');
   };
-  fmt::print(stderr, "{:<10} {:<20} {:<34} {:10.4f} ms {} {} {:5.1f} %\n", r.model, r.op, r.name,
-             r.time.median_ms, column(tflops, "TFLOP/s"), column(gb_s, "GB/s"), percent);
+  fmt::print(stderr, "{:<10} {:<20} {:<34} {:10.4f} ms {} {} {:5.1f} %{}{}\n", r.model, r.op, r.name,
+             r.time.median_ms, column(tflops, "TFLOP/s"), column(gb_s, "GB/s"), percent,
+             r.note.empty() ? "" : "  ", r.note);
   if (percent > 0 && percent < static_cast<double>(b.options.min_percent)) ++b.below;
 }
 
