@@ -17,6 +17,7 @@ CachedTarget<T> make_cached_target(const TargetModel& m, TargetWeights<T> weight
   require(weights.norm != nullptr && !weights.head.empty() &&
               static_cast<int64_t>(weights.layers.size()) == m.layers,
           "make_cached_target: needs all layers, the norm and the head");
+  require(m.linear.empty(), "make_cached_target: there is no cache for gated delta net layers");
   CachedTarget<T> t{.target = {m,
                                std::move(weights),
                                make_target_buffers<T>(m, limits.tokens, arena, queue, limits.positions),

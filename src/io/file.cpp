@@ -50,7 +50,7 @@ void InputFile::read(int64_t offset, int64_t bytes, void* out) const {
     if (n == 0) {
       fail_input(fmt::format(
           "{}: the file ends at byte {} while bytes up to {} are read; it had {} bytes when opened", path_,
-          offset + done, offset + bytes, size_));
+          std::min(offset + done, size_of(fd_, path_)), offset + bytes, size_));
     }
     done += n;
   }

@@ -114,6 +114,13 @@ void SafetensorsFile::read(const TensorInfo& t, void* bytes) const {
   impl_->file.check_size();
 }
 
+void SafetensorsFile::read_bytes(const TensorInfo& t, int64_t offset, int64_t bytes, void* out) const {
+  require(offset >= 0 && bytes >= 0 && offset + bytes <= t.bytes,
+          "SafetensorsFile: bytes outside the tensor");
+  impl_->file.read(t.offset + offset, bytes, out);
+}
+void SafetensorsFile::check_size() const { impl_->file.check_size(); }
+
 void SafetensorsFile::read_float(const TensorInfo& t, float* out) const {
   require_float(t);
   if (t.dtype == Dtype::f32) return read(t, out);

@@ -40,7 +40,10 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const;  // __metadata__
   const TensorInfo* find(const std::string& name) const;       // null when absent
   void read(const TensorInfo&, void* bytes) const;             // raw bytes as stored
-  void read_float(const TensorInfo&, float* out) const;        // from F32, BF16, F16, F64
+  // `bytes` of them from byte `offset` on. Safe from several threads; call check_size when all are read.
+  void read_bytes(const TensorInfo&, int64_t offset, int64_t bytes, void* out) const;
+  void check_size() const;                               // the file is as long as it was when opened
+  void read_float(const TensorInfo&, float* out) const;  // from F32, BF16, F16, F64
   void read_bf16(const TensorInfo&,
                  Bf16* out) const;  // exact for BF16; rounds the others (F64 by way of float)
   const std::string& path() const;
@@ -62,6 +65,8 @@ class WeightFolder {
   const TensorInfo& need(const std::string& name, const std::vector<int64_t>& shape) const;
   void read_float(const TensorInfo&, float* out) const;
   void read_bf16(const TensorInfo&, Bf16* out) const;
+  void read_bytes(const TensorInfo&, int64_t offset, int64_t bytes, void* out) const;  // as stored
+  void check_sizes() const;
   const std::string& folder() const { return folder_; }
 
  private:

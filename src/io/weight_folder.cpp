@@ -159,6 +159,12 @@ const TensorInfo& WeightFolder::need(const std::string& name, const std::vector<
 
 void WeightFolder::read_float(const TensorInfo& t, float* out) const { file_of(t).read_float(t, out); }
 void WeightFolder::read_bf16(const TensorInfo& t, Bf16* out) const { file_of(t).read_bf16(t, out); }
+void WeightFolder::read_bytes(const TensorInfo& t, int64_t offset, int64_t bytes, void* out) const {
+  file_of(t).read_bytes(t, offset, bytes, out);
+}
+void WeightFolder::check_sizes() const {
+  for (const auto& file : files_) file->check_size();
+}
 
 const SafetensorsFile& WeightFolder::file_of(const TensorInfo& t) const {
   const auto at = where_.find(t.name);

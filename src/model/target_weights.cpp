@@ -147,6 +147,8 @@ TargetWeights<T> load_target(const TargetModel& m, const WeightFolder& folder, c
   }
   if (parts.head) w.head = m.tied ? w.embed : stack("head", {"lm_head.weight"}, m.hidden);
   if (parts.norm) w.norm = vector(reader, prefix + "norm.weight");
+  reader.finish();
+  floats.finish();
   return w;
 }
 

@@ -26,23 +26,30 @@ std::string layer_prefix(const WeightFolder& folder) {
   return folder.find(nested + "layers.0.input_layernorm.weight") != nullptr ? nested : "model.";
 }
 
-template <class T> void WeightReader<T>::load(const TensorInfo& info) {
-  host_.resize(static_cast<size_t>(info.count()));
-  if constexpr (std::is_same_v<T, Bf16>) {
-    folder_.read_bf16(info, host_.data());
-  } else {
-    folder_.read_float(info, host_.data());
+template <class T> void WeightReader<T>::place(const TensorInfo& info, int64_t first, int64_t count, T* to) {
+  const int64_t size = sizeof(T);
+  if (info.dtype == (std::is_same_v<T, Bf16> ? Dtype::bf16 : Dtype::f32)) {
+    pieces_.push_back({&info, first * size, count * size, to});
+    return;
   }
+  if (converted_ != &info) {
+    synchronize(queue_);  // copies may still read what was converted before
+    host_.resize(static_cast<size_t>(info.count()));
+    if constexpr (std::is_same_v<T, Bf16>) {
+      folder_.read_bf16(info, host_.data());
+    } else {
+      folder_.read_float(info, host_.data());
+    }
+    converted_ = &info;
+  }
+  copy_to_device(to, host_.data() + first, count * size, queue_);
 }
 
 template <class T> void WeightReader<T>::read(const std::string& name, View2<T> to) {
   const TensorInfo& info = *folder_.find(name);
   require(to.stride == to.cols && info.count() == to.rows * to.cols,
           "WeightReader: the tensor does not fit its place");
-  if (dry_) return;
-  load(info);
-  copy_to_device(to.data, host_.data(), info.count() * static_cast<int64_t>(sizeof(T)), queue_);
-  synchronize(queue_);
+  if (!dry_) place(info, 0, info.count(), to.data);
 }
 
 template <class T>
@@ -53,15 +60,20 @@ void WeightReader<T>::read_halves(const std::string& name, int64_t rows, View2<T
               info.count() == 2 * first.rows * first.cols,
           "WeightReader: the tensor does not fit its two places");
   if (dry_) return;
-  load(info);
   const int64_t block = rows * first.cols;
-  const T* from = host_.data();
+  int64_t from = 0;
   for (int64_t row = 0; row < first.rows; row += rows) {
     for (const View2<T>& to : {first, second}) {
-      copy_to_device(to.row(row), from, block * static_cast<int64_t>(sizeof(T)), queue_);
+      place(info, from, block, to.row(row));
       from += block;
     }
   }
+}
+
+template <class T> void WeightReader<T>::finish() {
+  if (dry_) return;
+  stream_weights(folder_, std::move(pieces_), queue_);
+  pieces_.clear();
   synchronize(queue_);
 }
 template class WeightReader<float>;

@@ -6,6 +6,7 @@
 #include "device/arena.hpp"
 #include "io/safetensors.hpp"
 #include "model/config.hpp"
+#include "model/weight_stream.hpp"
 
 namespace slip {
 
@@ -17,23 +18,28 @@ std::string embedding_name(const WeightFolder&);
 // multimodal files.
 std::string layer_prefix(const WeightFolder&);
 
-// Copies tensors of a folder to where a queue's memory is, converted to T, through one host buffer.
+// Copies tensors of a folder to where a queue's memory is, converted to T. What the file has in T already is
+// noted, and streamed by `finish`; the rest goes through a host buffer at once.
 template <class T> class WeightReader {
  public:
-  // dry: `read` checks and copies nothing, for an arena that only measures.
+  // dry: nothing is copied, for an arena that only measures.
   WeightReader(const WeightFolder& folder, const Queue& queue, bool dry)
       : folder_(folder), queue_(queue), dry_(dry) {}
   void read(const std::string& name, View2<T> to);  // contiguous, as many elements as the tensor has
   // A matrix whose rows are, head by head, `rows` rows for `first` and then as many for `second`.
   void read_halves(const std::string& name, int64_t rows, View2<T> first, View2<T> second);
+  void finish();  // all tensors are in place after it
 
  private:
-  void load(const TensorInfo&);  // into host_
+  // Elements [first, first + count) of the tensor; they are `count` elements at `to`.
+  void place(const TensorInfo&, int64_t first, int64_t count, T* to);
 
   const WeightFolder& folder_;
   const Queue& queue_;
   bool dry_;
-  std::vector<T> host_;
+  std::vector<WeightPiece> pieces_;
+  std::vector<T> host_;                    // of the tensor that was converted last
+  const TensorInfo* converted_ = nullptr;  // that tensor
 };
 
 // Where each published tensor lies in the flat buffers of weights, gradients, masters and moments. Keys and
