@@ -7,6 +7,30 @@
 #include "core/log.hpp"
 
 namespace slip {
+namespace {
+
+// How long nothing has run here: the host waits long before a GPU has done what is queued. `look` now and
+// then.
+class IdleTime {
+ public:
+  explicit IdleTime(const Queue& queue) : queue_(queue) { look(); }
+  void look() {
+    if (idle_ || !idle(queue_)) return;
+    idle_ = true;
+    since_ = Clock::now();
+  }
+  double seconds() {
+    look();
+    return idle_ ? seconds_since(since_) : 0;
+  }
+
+ private:
+  const Queue& queue_;
+  bool idle_ = false;
+  Clock::time_point since_;
+};
+
+}  // namespace
 
 FeatureOutbox::FeatureOutbox(const Comm& control, Transport& transport, const FeatureShape& shape, Bf16* ring,
                              int ring_taps, std::vector<int> drafters, double timeout_s, const Queue& queue)
@@ -95,10 +119,7 @@ bool FeatureOutbox::all_called() const {
 }
 
 std::optional<RowRequest> FeatureOutbox::next() {
-  const Clock::time_point start = Clock::now();
-  if (busy_since_) stats_.busy_s += seconds_since(*busy_since_) - ring_wait_of_row_s_;
-  busy_since_.reset();
-  ring_wait_of_row_s_ = 0;
+  IdleTime idle_time(queue_);
   const auto over = [&] {  // nothing to come, nothing under way
     return listening_ == 0 && std::none_of(ring_.begin(), ring_.end(),
                                            [](const Buffer& b) { return b.state == Buffer::State::sending; });
@@ -108,13 +129,18 @@ std::optional<RowRequest> FeatureOutbox::next() {
   waiting.log_once();
   poll();
   while (pending_.empty() && !over() && !all_called()) {
+    idle_time.look();
     if (poll()) {
       waiting.alive();
     } else {
       waiting.pause();
     }
   }
-  stats_.wait_request_s += seconds_since(start);
+  const double waited = idle_time.seconds();
+  if (busy_since_) stats_.busy_s += seconds_since(*busy_since_) - ring_wait_of_row_s_ - waited;
+  busy_since_.reset();
+  ring_wait_of_row_s_ = 0;
+  stats_.wait_request_s += waited;
   if (all_called()) {
     for (Drafter& d : drafters_) d.called = false;
     return RowRequest{.call = true};
@@ -175,15 +201,17 @@ Bf16* FeatureOutbox::acquire_tap() {
     require(sending != ring_.end(), "FeatureOutbox: all tap buffers are acquired and none was sent");
     Wait waiting(control_.peers(), deadline_in(timeout_s_), "to take features that were sent",
                  control_.world_rank(sending->drafter));
+    IdleTime idle_time(queue_);
     for (; found == ring_.end(); found = find()) {
+      idle_time.look();
       if (poll()) {
         waiting.alive();
       } else {
         waiting.pause();
       }
     }
-    ring_wait_of_row_s_ += waiting.seconds();
-    stats_.wait_ring_s += waiting.seconds();
+    ring_wait_of_row_s_ += idle_time.seconds();
+    stats_.wait_ring_s += idle_time.seconds();
   }
   found->state = Buffer::State::acquired;
   return ring_memory_ + (found - ring_.begin()) * shape_.tap_bytes() / 2;

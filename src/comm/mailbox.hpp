@@ -106,7 +106,8 @@ struct RowRequest {
 
 struct OutboxStats {
   int64_t rows = 0;
-  double busy_s = 0;          // between `next` and `next`, waits for the ring not counted
+  double busy_s = 0;  // between `next` and `next`, waits for the ring not counted
+  // While nothing ran on the queue:
   double wait_request_s = 0;  // for a request: no drafter had a free slot
   double wait_ring_s = 0;     // for a tap buffer: drafters did not take what was sent
   int most_pending = 0;       // requests at once

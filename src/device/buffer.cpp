@@ -101,6 +101,13 @@ void zero(void* device, int64_t bytes, const Queue& q) {
   if (q.on_cpu()) return void(std::memset(device, 0, static_cast<size_t>(bytes)));
   check(cudaMemsetAsync(device, 0, static_cast<size_t>(bytes), q.stream));
 }
+bool idle(const Queue& q) {
+  if (q.on_cpu()) return true;
+  const cudaError_t rc = cudaStreamQuery(q.stream);
+  if (rc == cudaErrorNotReady) return false;
+  check(rc);
+  return true;
+}
 void synchronize(const Queue& q) {
   if (!q.on_cpu()) check(cudaStreamSynchronize(q.stream));
 }
@@ -121,6 +128,7 @@ void copy_on_device(void* to, const void* from, int64_t bytes, const Queue&) {
 void zero(void* device, int64_t bytes, const Queue&) {
   if (bytes > 0) std::memset(device, 0, static_cast<size_t>(bytes));
 }
+bool idle(const Queue&) { return true; }
 void synchronize(const Queue&) {}
 #endif
 

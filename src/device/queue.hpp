@@ -40,6 +40,7 @@ void dispatch(const Queue& q, OnCpu&& on_cpu, OnCuda&& on_cuda) {
   fail("this build has no CUDA back end for that type");
 }
 
+bool idle(const Queue&);         // everything queued has run
 void synchronize(const Queue&);  // waits until everything queued has run; tests, apps and the end of a step
 
 }  // namespace slip

@@ -76,7 +76,7 @@ class Machine:
     def big(self, shape):
         """Options of a run of that shape with made-up weights; dry: the tiny one."""
         if self.dry:
-            return "configs/tiny.ini", [], {"train__steps": 8, "eval__tokens": ""}
+            return "configs/tiny.ini", [], {"train__steps": 8, "eval__tokens": "", "eval__prompts": ""}
         drafter = json.loads((ROOT / f"configs/{shape}-drafter.json").read_text())
         shard = self.shard(shape, drafter["vocab_size"], drafter["dflash_config"]["mask_token_id"], 32, 4096)
         return f"configs/{shape}.ini", ["--synthetic-weights"], {"data__tokens": shard, "data__max_length": 4096, "data__epochs": 0, "train__rows_per_step": 4,
@@ -117,7 +117,7 @@ def wire(m):
 
 def tiny(m):
     """The README's main job: one rank, 1+1, and 1+1 again."""
-    settings = {"train__steps": 60, "train__precision": "fp32", "eval__tokens": ""}
+    settings = {"train__steps": 60, "train__precision": "fp32", "eval__tokens": "", "eval__prompts": ""}
     one, two, again = (m.train(n, name, "configs/tiny.ini", **settings) for n, name in ((1, "tiny1"), (2, "tiny11"), (2, "tiny11b")))
     return {"bit_equal_twice": two.losses() == again.losses(), "from_one_rank": largest_difference(two.losses(), one.losses())}
 
@@ -169,7 +169,7 @@ def faults(m):
     def sha(log):
         return subprocess.run(["sha256sum", log / "checkpoints/step-00000012/drafter/model.safetensors"], capture_output=True, text=True, check=True).stdout[:16]
 
-    settings = {"train__steps": 12, "eval__tokens": "", "checkpoint__every_steps": 4, "comm__dead_after_s": 6}
+    settings = {"train__steps": 12, "eval__tokens": "", "eval__prompts": "", "checkpoint__every_steps": 4, "comm__dead_after_s": 6}
     m.train(2, "calm", "configs/tiny.ini", **settings)
     calm, rows = sha(m.work / "calm"), []
     for fault in ("transfer:6:1:kill", "load:0:1:kill", "save:4:0:stop", "transfer:6:0:stop"):
@@ -199,7 +199,7 @@ def refusals(m):
     if m.dry:
         return {}
     done = m.run(2, "train", "--config", "configs/tiny.ini", "--device", "cuda", "--set", f"log.dir={m.work}/refused", code=None, env={"CUDA_VISIBLE_DEVICES": "0"})
-    return {"exit_code": done.returncode, "said": done.stderr.strip().splitlines()[:2]}
+    return {"exit_code": done.returncode, "said": [line for line in done.stderr.splitlines() if "error" in line or "--share-gpu" in line][:2]}
 
 
 PARTS = {f.__name__: f for f in (doctor, wire, tiny, eight, offline, faults, refusals, dumping, twentyseven)}
