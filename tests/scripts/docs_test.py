@@ -41,7 +41,7 @@ class Docs(unittest.TestCase):
         for page in PAGES:
             for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.M | re.S):
                 for line in block.replace("\\\n", " ").splitlines():
-                    called = re.search(r"(?:slipstream|launch/run(?: -n \d+)?) ([a-z]+)((?: .*)?)$", line)
+                    called = re.match(r"(?:(?:mpirun|srun) .*?)?(?:\S*slipstream|launch/run(?: -n \d+)?) ([a-z]+)((?: .*)?)$", line)
                     if not called:
                         continue
                     self.assertIn(called[1], commands, page)
