@@ -18,9 +18,10 @@ void* Arena::take_bytes(const std::string& name, int64_t bytes, const char* key)
   try {
     buffers_.emplace_back(device_ == Device::cpu ? Place::host : Place::device, bytes);
   } catch (const Error& e) {
-    fail_usage(fmt::format("memory: {} needs {:.1f} MiB more than there is{}; taken so far:\n{}", name,
-                           static_cast<double>(bytes) / 0x1p20,
-                           *key ? fmt::format(" (make {} smaller)", key) : "", table()));
+    throw Error(fmt::format("memory: {} needs {:.1f} MiB more than there is{}; taken so far:\n{}", name,
+                            static_cast<double>(bytes) / 0x1p20,
+                            *key ? fmt::format(" (make {} smaller)", key) : "", table()),
+                kUsage, Where::current());  // with lines of its own: the table
   }
   return buffers_.back().data();
 }

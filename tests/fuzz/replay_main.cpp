@@ -1,7 +1,7 @@
 // Runs a fuzz target without a fuzzer: every file of the corpus, then changed copies of them for a while.
 //   replay CORPUS_FOLDER [SECONDS [FIRST]]
-// Change number n of a corpus is always the same; where one ends the process, its number is said and the input
-// is kept in the current folder. Watched: time of one input, and the size of single allocations of C++.
+// Change number n of a corpus is always the same; where one ends the process, its number is said and the
+// input is kept in the current folder. Watched: time of one input, and the size of single allocations of C++.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -37,7 +37,8 @@ size_t g_allowed = SIZE_MAX;
 void say_and_keep() {
   const int file = creat("fuzz-input", 0644);
   const bool kept = file >= 0 && write(file, g_input.data(), g_input.size()) >= 0;
-  for (const std::string& part : {std::string("fuzz: the input was ")}) (void)!write(2, part.data(), part.size());
+  for (const std::string& part : {std::string("fuzz: the input was ")})
+    (void)!write(2, part.data(), part.size());
   (void)!write(2, g_name.data(), g_name.size());
   if (kept) (void)!write(2, "; kept as fuzz-input\n", 21);
 }
@@ -63,22 +64,28 @@ Input changed(const std::vector<Input>& corpus, uint64_t n) {
   std::mt19937_64 random(n);
   const auto below = [&](size_t limit) { return limit == 0 ? 0 : static_cast<size_t>(random() % limit); };
   Input in = corpus[below(corpus.size())];
-  constexpr std::array<uint64_t, 12> edges = {0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff,
-                                              0x80000000, 0xffffffff, INT64_MAX, UINT64_MAX};
+  constexpr std::array<uint64_t, 12> edges = {
+      0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff, INT64_MAX, UINT64_MAX};
   for (size_t k = 1 + below(4); k > 0; --k) {
     const size_t at = below(in.size());
     const size_t length = std::min(in.size() - at, 1 + below(below(2) == 0 ? 8 : 64));
     const auto place = in.begin() + static_cast<std::ptrdiff_t>(at);
     switch (in.empty() ? 5 : below(7)) {
-      case 0: in[at] ^= static_cast<uint8_t>(1 << below(8)); break;
-      case 1: in[at] = static_cast<uint8_t>(random()); break;
+      case 0:
+        in[at] ^= static_cast<uint8_t>(1 << below(8));
+        break;
+      case 1:
+        in[at] = static_cast<uint8_t>(random());
+        break;
       case 2: {
         const uint64_t edge = edges[below(edges.size())];
         for (size_t i = 0; i < std::min<size_t>(size_t{1} << below(4), in.size() - at); ++i)
           in[at + i] = static_cast<uint8_t>(edge >> (8 * i));
         break;
       }
-      case 3: in.erase(place, place + static_cast<std::ptrdiff_t>(length)); break;
+      case 3:
+        in.erase(place, place + static_cast<std::ptrdiff_t>(length));
+        break;
       case 4: {
         const Input piece(place, place + static_cast<std::ptrdiff_t>(length));
         in.insert(place, piece.begin(), piece.end());
@@ -88,11 +95,14 @@ Input changed(const std::vector<Input>& corpus, uint64_t n) {
         const Input& other = corpus[below(corpus.size())];
         if (other.empty()) break;
         const size_t from = below(other.size()), size = std::min(other.size() - from, 1 + below(64));
-        in.insert(in.begin() + static_cast<std::ptrdiff_t>(at), other.begin() + static_cast<std::ptrdiff_t>(from),
+        in.insert(in.begin() + static_cast<std::ptrdiff_t>(at),
+                  other.begin() + static_cast<std::ptrdiff_t>(from),
                   other.begin() + static_cast<std::ptrdiff_t>(from + size));
         break;
       }
-      case 6: in.resize(at); break;
+      case 6:
+        in.resize(at);
+        break;
     }
   }
   return in;

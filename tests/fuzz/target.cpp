@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -49,7 +50,9 @@ void take_or_refuse(const std::function<void()>& read) {
     const std::string said = e.what();
     if (e.exit_code() != kBadInput && e.exit_code() != kUsage)
       fault("exit code " + std::to_string(e.exit_code()) + ": " + said);
-    if (said.empty() || said.find('\n') != std::string::npos) fault("not one line: " + said);
+    const bool control =
+        std::any_of(said.begin(), said.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+    if (said.empty() || control || said.size() > 10000) fault("not one line: " + said);
   } catch (const std::exception& e) {
     fault(std::string("not an error for the user: ") + e.what());
   }

@@ -1,5 +1,5 @@
-// What the fuzz targets share. Each is a LLVMFuzzerTestOneInput that hands bytes to one reader, as a file, and
-// ends the process where the reader does anything but take them or refuse them as the user should see it.
+// What the fuzz targets share. Each is a LLVMFuzzerTestOneInput that hands bytes to one reader, as a file,
+// and ends the process where the reader does anything but take them or refuse them as the user should see it.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -1,7 +1,7 @@
-// Token shards whose content lies: the bytes are a list of changes to a good shard, which HDF5 then writes. What is
-// accepted must be sound by a second look at what was written. The bytes of the file itself are not changed: the
-// HDF5 library crashes on some broken files (1.10.8: use after free while attributes are read), before any check
-// of ours.
+// Token shards whose content lies: the bytes are a list of changes to a good shard, which HDF5 then writes.
+// What is accepted must be sound by a second look at what was written. The bytes of the file itself are not
+// changed: the HDF5 library crashes on some broken files (1.10.8: use after free while attributes are read),
+// before any check of ours.
 #include "io/token_shard.hpp"
 
 #include <algorithm>
@@ -22,8 +22,9 @@ struct Changes {
   uint8_t byte() { return at == end ? 0 : *at++; }
   // Small numbers, and those at the edges of types.
   int64_t number() {
-    constexpr std::array<int64_t, 12> edges = {-1,        INT64_MIN, INT64_MAX, INT32_MAX, INT32_MIN, int64_t{1} << 32,
-                                               UINT32_MAX, 65536,     1 << 20,   1 << 30,   258,       272};
+    constexpr std::array<int64_t, 12> edges = {-1,        INT64_MIN,        INT64_MAX,  INT32_MAX,
+                                               INT32_MIN, int64_t{1} << 32, UINT32_MAX, 65536,
+                                               1 << 20,   1 << 30,          258,        272};
     const uint8_t b = byte();
     return b < 240 ? b : edges[static_cast<size_t>(b - 240) % edges.size()];
   }
@@ -42,23 +43,44 @@ void change(ShardSpec& s, Changes& c) {
     return all;
   }();
   static const std::vector<std::string> items = [] {
-    std::vector<std::string> all = {"input_ids", "loss_mask", "doc_offsets", "token_bytes", "token_byte_offsets"};
+    std::vector<std::string> all = {"input_ids", "loss_mask", "doc_offsets", "token_bytes",
+                                    "token_byte_offsets"};
     for (const auto& [name, value] : ShardSpec{}.texts) all.push_back(name);
     return all;
   }();
   const hid_t types[] = {H5T_STD_I32LE, H5T_STD_I32BE, H5T_STD_I64LE, H5T_STD_U8LE, H5T_IEEE_F32LE};
   const std::string number = numbers[c.byte() % numbers.size()], item = items[c.byte() % items.size()];
   switch (c.byte() % 11) {
-    case 0: s.numbers[number] = c.number(); break;
-    case 1: c.of(s.ids); break;
-    case 2: c.of(s.mask); break;
-    case 3: c.of(s.offsets); break;
-    case 4: s.leave_out.insert(c.byte() % 2 == 0 ? number : item); break;
-    case 5: s.ids_type = types[c.byte() % std::size(types)]; break;
-    case 6: s.variable_text = !s.variable_text, s.deflate = c.byte() % 2 == 0; break;
-    case 7: s.crc32[item]["crc32"] = c.number(); break;
-    case 8: s.texts[items[5 + c.byte() % 6]] = std::string(c.byte(), static_cast<char>(c.byte())); break;
-    case 9: c.of(s.token_bytes); break;
+    case 0:
+      s.numbers[number] = c.number();
+      break;
+    case 1:
+      c.of(s.ids);
+      break;
+    case 2:
+      c.of(s.mask);
+      break;
+    case 3:
+      c.of(s.offsets);
+      break;
+    case 4:
+      s.leave_out.insert(c.byte() % 2 == 0 ? number : item);
+      break;
+    case 5:
+      s.ids_type = types[c.byte() % std::size(types)];
+      break;
+    case 6:
+      s.variable_text = !s.variable_text, s.deflate = c.byte() % 2 == 0;
+      break;
+    case 7:
+      s.crc32[item]["crc32"] = c.number();
+      break;
+    case 8:
+      s.texts[items[5 + c.byte() % 6]] = std::string(c.byte(), static_cast<char>(c.byte()));
+      break;
+    case 9:
+      c.of(s.token_bytes);
+      break;
     case 10:
       if (s.token_byte_offsets.empty()) s.token_byte_offsets.resize(273), s.token_bytes = {1, 2, 3};
       c.of(s.token_byte_offsets);
