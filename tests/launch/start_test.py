@@ -29,8 +29,8 @@ class Start(Folder):
         self.assertEqual(self.tree(), before)
         return done.stderr
 
-    def train(self, *options, program=PROGRAM, config=None):
-        return [program, "train", "--device", "cpu", "--config", config or self.config, *options]
+    def train(self, *options, config=None):
+        return [PROGRAM, "train", "--device", "cpu", "--config", config or self.config, *options]
 
     def test_other_configuration(self):
         host = socket.gethostname()
@@ -48,24 +48,22 @@ class Start(Folder):
         self.assertIn("rank 1 on ", self.refused(self.train(), self.train(config="gone.ini")))
         self.assertNotIn("rank", self.refused(*[self.train(config="gone.ini")] * 3))
 
-    def other_build(self):
-        """The same program with another commit written in."""
-        text = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
-        commit = text.split("commit", 1)[1].split()[0].encode()
-        other = self.folder / "slipstream"
-        other.write_bytes(pathlib.Path(PROGRAM).read_bytes().replace(commit + b"\0", b"x" * len(commit) + b"\0"))
-        other.chmod(0o755)
-        self.assertIn("x" * len(commit), subprocess.run([other, "--version"], capture_output=True, text=True, check=True).stdout)
-        return other
+    def other_library(self, *options):
+        """A command line with an MPI that says it is of another version."""
+        source, library = self.folder / "other.cpp", self.folder / "other.so"
+        source.write_text('#include <cstring>\nextern "C" int MPI_Get_library_version(char* text, int* length) {\n'
+                          '  *length = (int)std::strlen(std::strcpy(text, "Other MPI v0.0.1, and more"));\n  return 0;\n}\n')
+        subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
+        return ["env", f"LD_PRELOAD={library}", *options]
 
-    def test_another_build(self):
-        said = self.refused(self.train(), self.train(program=self.other_build()))
-        self.assertRegex(said, "commit is '.*' on rank 0 on .* and 'x+' on rank 1 on .*; start the same executable everywhere")
+    def test_another_library(self):
+        said = self.refused(self.train(), self.other_library(*self.train()))
+        self.assertRegex(said, "MPI is 'Open MPI .*' on rank 0 on .* and 'Other MPI v0.0.1' on rank 1 on .*; .*mpirun -x LD_LIBRARY_PATH")
 
-    def test_another_build_in_decode(self):
-        options = ["decode", "--target", GOLDEN / "tiny-qwen3", "--drafter", self.folder / "drafter.json", "--prompts", self.folder / "train.h5",
-                   "--device", "cpu"]
-        self.assertIn("commit is ", self.refused([PROGRAM, *options], [self.other_build(), *options]))
+    def test_another_library_in_decode(self):
+        options = ["decode", "--target", GOLDEN / "tiny-qwen3", "--drafter", self.folder / "drafter.json",
+                   "--prompts", self.folder / "train.h5", "--device", "cpu"]
+        self.assertIn("'Other MPI v0.0.1' on rank 1", self.refused([PROGRAM, *options], self.other_library(PROGRAM, *options)))
 
     def test_what_mpirun_promised(self):
         alone = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMIX"))}
