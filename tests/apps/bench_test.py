@@ -68,6 +68,17 @@ class Bench(Folder):
         products = sum(parts[op]["flops"] for op in ("in", "o", "gate_up", "down"))
         self.assertAlmostEqual(products / capture["products_flops"], 1, places=6)
 
+    def test_packed_attention_against_one_document(self):
+        rows = {r["name"]: r for r in self.rows("ops", "block_attention", "--repeat", "1", "--warmup", "0")}
+        for way in ("forward", "backward"):
+            one = rows[f"S=288 {way}"]
+            self.assertNotIn("per_pair_ratio", one)
+            for documents in (2, 4, 8, 16):
+                row = rows[f"S=288 {documents} documents {way}"]
+                self.assertLess(row["shape"]["pairs"], one["shape"]["pairs"])
+                ratio = row["median_ms"] / row["shape"]["pairs"] / (one["median_ms"] / one["shape"]["pairs"])
+                self.assertAlmostEqual(row["per_pair_ratio"] / ratio, 1, places=6)
+
     def test_ops(self):
         rows = self.rows("ops", "matmul", "swiglu", "--repeat", "2", "--warmup", "1")
         self.assertEqual({r["op"] for r in rows}, {"matmul", "swiglu"})
