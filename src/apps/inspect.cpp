@@ -9,8 +9,11 @@
 #include <iostream>
 
 #include "apps/commands.hpp"
+#include "apps/inspect_features.hpp"
 #include "apps/inspect_text.hpp"
 #include "core/log.hpp"
+#include "io/durable.hpp"
+#include "io/feature_shard.hpp"
 #include "io/file.hpp"
 
 namespace slip {
@@ -21,17 +24,24 @@ struct Kind {
   Facts (*facts)(const std::string&, const InspectOptions&);
   std::string (*text)(const Facts&);
 };
-constexpr Kind kTokenShard{token_shard_facts, token_shard_text},
+constexpr Kind kDump{dump_facts, dump_text}, kTokenShard{token_shard_facts, token_shard_text},
     kSafetensors{safetensors_facts, safetensors_text}, kModel{model_facts, model_text},
     kCheckpoint{checkpoint_facts, checkpoint_text}, kCheckpoints{checkpoints_facts, checkpoints_text},
     kRun{run_facts, run_text};
 
 bool begins_with(const fs::path& name, const char* start) { return name.string().rfind(start, 0) == 0; }
 
+// A checkpoint has a manifest.json too.
+bool is_dump(const fs::path& manifest) {
+  return read_text(manifest.string(), int64_t{1} << 30).find("slipstream-features-manifest") !=
+         std::string::npos;
+}
+
 const Kind* recognise_folder(const fs::path& folder) {
   std::error_code ignored;
   const auto has = [&](const char* name) { return fs::exists(folder / name, ignored); };
   if (has("metrics.jsonl") || has("config.ini")) return &kRun;
+  if (has("manifest.json") && is_dump(folder / "manifest.json")) return &kDump;
   if (has("manifest.json") || has("state/trainer.json") || begins_with(folder.filename(), "step-"))
     return &kCheckpoint;
   if (has("latest")) return &kCheckpoints;
@@ -46,7 +56,10 @@ const Kind* recognise_file(const std::string& path) {
   const InputFile file(path);
   std::string start(static_cast<size_t>(std::min<int64_t>(file.size(), 64)), '\0');
   file.read(0, static_cast<int64_t>(start.size()), start.data());
-  if (start.rfind("\x89HDF\r\n\x1a\n", 0) == 0) return &kTokenShard;
+  if (start.rfind("\x89HDF\r\n\x1a\n", 0) == 0) {
+    const bool features = !path.ends_with(".partial") && h5_format(path).rfind("slipstream-features", 0) == 0;
+    return features ? &kDump : &kTokenShard;
+  }
   // Eight bytes of length, then JSON; the reader says what is wrong with a file that only has the name.
   const size_t first = start.find_first_not_of(" \t\r\n", std::min<size_t>(start.size(), 8));
   const bool json = first != std::string::npos && start[first] == '{';
@@ -59,11 +72,12 @@ const Kind& recognise(const std::string& path) {
   const bool folder = fs::is_directory(path, ignored);
   const Kind* kind = folder ? recognise_folder(path) : recognise_file(path);
   if (kind != nullptr) return *kind;
-  fail_input(fmt::format("{}: {}", path,
-                         folder ? "no run directory (metrics.jsonl, config.ini), checkpoint (manifest.json), "
-                                  "folder of checkpoints (step-..., "
-                                  "latest) or model (config.json, model.safetensors) is in this folder"
-                                : "neither a token shard (HDF5) nor a safetensors file"));
+  fail_input(fmt::format(
+      "{}: {}", path,
+      folder ? "no run directory (metrics.jsonl, config.ini), dump or checkpoint (manifest.json), "
+               "folder of checkpoints (step-..., "
+               "latest) or model (config.json, model.safetensors) is in this folder"
+             : "neither a token or feature shard (HDF5) nor a safetensors file"));
 }
 
 std::string without_slash(std::string path) {
@@ -71,9 +85,20 @@ std::string without_slash(std::string path) {
   return path;
 }
 
-Facts inspect_path(const std::string& path, const InspectOptions& o, std::string& text) {
-  const Kind& kind = recognise(path);
-  Facts facts = kind.facts(path, o);
+struct Views {
+  std::string other;  // --diff
+  std::string html;   // --html
+};
+
+Facts inspect_path(const std::string& path, const InspectOptions& o, const Views& v, std::string& text) {
+  Kind kind = recognise(path);
+  const bool dump = kind.facts == kDump.facts;
+  if (!dump && (!v.other.empty() || !v.html.empty() || o.document >= 0))
+    fail_input(
+        fmt::format("{}: no feature shard or dump: --diff, --html and --document are for those", path));
+  Facts facts = v.other.empty() ? kind.facts(path, o) : dump_difference(path, v.other, o);
+  if (!v.other.empty()) kind.text = difference_text;
+  if (!v.html.empty()) write_text_durably(v.html, dump_page(facts));
   text = fmt::format("{}: {}\n{}", path, facts.at("kind").get<std::string>(), kind.text(facts));
   for (const Facts& p : facts.at("problems")) text += fact_row("problem", value_text(p));
   return facts;
@@ -85,9 +110,11 @@ int run_inspect(const Arguments& arguments) {
   InspectOptions o;
   std::vector<std::string> paths;
   bool json = false;
+  Views views;
   Options options(
-      "inspect", "PATH... [--verify] [--json] [--tensors N]",
-      "Shows what is at each path: token shards, safetensors files, folders of targets and drafters, "
+      "inspect", "PATH... [--verify] [--json] [--tensors N] [--document ID] [--diff OTHER] [--html FILE]",
+      "Shows what is at each path: token shards, feature shards and dumps, safetensors files, folders of "
+      "targets and drafters, "
       "checkpoints, folders of\n"
       "checkpoints, run directories. Reads only. Exit code 3 when something is broken or unknown.");
   options.positional(&paths, "path", "what to look at")
@@ -96,9 +123,22 @@ int run_inspect(const Arguments& arguments) {
             "problem")
       .flag("json", &json, "one JSON object a line for each path")
       .number("tensors", &o.tensors,
-              "rows of the table of tensors, and only those are read; 0: headers only; -1: all");
+              "rows of the table of tensors, and only those are read; 0: headers only; -1: all")
+      .number("documents", &o.documents,
+              "documents of a dump for statistics and differences, evenly spread; -1: all")
+      .number("document", &o.document, "of a dump: this document token by token, by its id")
+      .text("diff", &views.other,
+            "another dump: for each tap relative L2 error, cosine and the largest difference, where both "
+            "have a document")
+      .text("html", &views.html, "of a dump: write a page with its statistics in pictures");
   if (!options.parse(arguments)) return kOk;
   if (paths.empty()) fail_usage("inspect: which path? (slipstream inspect --help shows the options)");
+  if (paths.size() > 1 && (!views.other.empty() || !views.html.empty()))
+    fail_usage("inspect: --diff and --html take one path");
+  if (!views.html.empty() && (!views.other.empty() || o.document >= 0))
+    fail_usage("inspect: --html is a page of its own; leave --diff and --document out");
+  if (o.documents < -1 || o.documents == 0)
+    fail_usage(fmt::format("--documents: {}, want a number above 0 or -1", o.documents));
   if (o.tensors < -1) fail_usage(fmt::format("--tensors: {} is below -1", o.tensors));
 
   size_t bad = 0;
@@ -107,7 +147,7 @@ int run_inspect(const Arguments& arguments) {
     std::string text;
     Facts facts{{"path", path}, {"kind", nullptr}, {"problems", Facts::array()}};
     // One bad path of several does not hide the others.
-    const bool shown = attempt(facts, [&] { facts = inspect_path(path, o, text); });
+    const bool shown = attempt(facts, [&] { facts = inspect_path(path, o, views, text); });
     bad += facts.at("problems").empty() ? 0 : 1;
     if (json) std::cout << facts.dump(-1, ' ', false, Facts::error_handler_t::replace) << std::endl;
     if (!json && shown) std::cout << (i > 0 ? "\n" : "") << text << std::flush;

@@ -14,14 +14,20 @@ namespace slip {
 using Facts = nlohmann::ordered_json;
 
 struct InspectOptions {
-  bool verify = false;   // read everything and check it
-  int64_t tensors = -1;  // rows of the table of tensors, and only those are read; -1: all
+  bool verify = false;       // read everything and check it
+  int64_t tensors = -1;      // rows of the table of tensors, and only those are read; -1: all
+  int64_t documents = 1000;  // of a dump, for statistics and differences; -1: all
+  int64_t document = -1;     // the one to show token by token; -1: none
 };
 
 // Each fails where nothing can be shown. What is wrong with the rest stands in facts["problems"], a list of
 // texts.
 Facts token_shard_facts(const std::string& path, const InspectOptions&);
 std::string token_shard_text(const Facts&);
+Facts dump_facts(const std::string& path, const InspectOptions&);  // a feature shard, or a folder of them
+std::string dump_text(const Facts&);
+Facts dump_difference(const std::string& path, const std::string& other, const InspectOptions&);
+std::string difference_text(const Facts&);
 Facts safetensors_facts(const std::string& path, const InspectOptions&);
 std::string safetensors_text(const Facts&);
 Facts model_facts(const std::string& folder, const InspectOptions&);  // target, drafter, or weights alone

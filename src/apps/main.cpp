@@ -6,6 +6,7 @@
 #include <new>
 
 #include "apps/commands.hpp"
+#include "apps/dump_commands.hpp"
 #include "apps/version.hpp"
 #include "comm/launcher.hpp"
 #include "comm/mpi.hpp"
@@ -23,13 +24,14 @@ srun or launch/run.
   train     train a drafter from a configuration file
   plan      show roles, costs, balance and memory of a run before starting it
   dump      write the target's hidden states of token shards as feature shards (HDF5), to look into or train from
+  exchange  dumps to and from the hidden-state files of speculators
   decode    speculative decoding of prompts: acceptance length, target calls saved, text
   features  write the target's hidden states after chosen layers, for comparing with another implementation
   step      one training step on given weights and data, for comparing with another trainer
-  inspect   show token shards, safetensors files, models and checkpoints
+  inspect   show token shards, feature dumps, safetensors files, models and checkpoints
   report    a page in pictures about one run or several
   doctor    is this machine, with this launcher, fit to train? each complaint with its remedy
-  bench     time operations, a drafter's step, a target's capture, the wire between ranks
+  bench     time operations, a drafter's step, a target's capture, the wire between ranks, feature shards on a disk
 
 slipstream COMMAND --help describes one; slipstream --version lists what it was built with.
 
@@ -60,11 +62,14 @@ int run(int& argc, char**& argv) {
   if (all[0] == "decode") return run_decode(rest, argc, argv);
   if (all[0] == "bench" && !rest.empty() && rest[0] == "wire")
     return run_bench_wire({rest.begin() + 1, rest.end()}, argc, argv);
+  if (all[0] == "bench" && !rest.empty() && rest[0] == "dump")
+    return run_bench_dump({rest.begin() + 1, rest.end()});
   if (all[0] == "bench") return run_bench(rest);
-  fail_usage(
-      fmt::format("unknown command '{}'; there are train, plan, dump, decode, features, step, inspect, "
-                  "report, doctor, bench",
-                  all[0]));
+  if (all[0] == "exchange") return run_exchange(rest);
+  fail_usage(fmt::format(
+      "unknown command '{}'; there are train, plan, dump, exchange, decode, features, step, inspect, "
+      "report, doctor, bench",
+      all[0]));
 }
 
 // An error of one rank takes the job down, or its peers would wait for it.

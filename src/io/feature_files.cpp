@@ -5,8 +5,13 @@
 
 #include <algorithm>
 #include <cstring>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 namespace slip {
+namespace {
+constexpr int64_t kPieceBytes = 512 << 10;
+}  // namespace
 
 FeatureFiles::FeatureFiles(const std::vector<std::string>& paths) {
   require(!paths.empty(), "FeatureFiles: no shards");
@@ -59,15 +64,28 @@ void read_document_taps(const FeatureFiles::Place& place, std::span<const int32_
   if (!same) bad("input_ids or loss_mask are not those of this run's token shards");
   const int64_t needed = spec.span == "all" ? length : supervised_span(mask.data(), length);
   if (rows < needed) bad(fmt::format("features of {} tokens, {} are needed", rows, needed));
-  scratch.resize(static_cast<size_t>(rows * spec.values_per_token()));
-  shard.read_document(place.document, scratch.data());
-  const int64_t use = std::min(rows, length), h = spec.hidden, taps = static_cast<int64_t>(spec.taps.size());
+  // In pieces that stay in a core's cache from the file to where they go, checksum included.
+  const int64_t h = spec.hidden, taps = static_cast<int64_t>(spec.taps.size()),
+                width = spec.values_per_token();
+  const int64_t piece = std::max<int64_t>(1, kPieceBytes / spec.bytes_per_token());
   const size_t bytes = static_cast<size_t>(h) * 2;
-  for (int64_t k = 0; k < taps; ++k) {
-    Bf16* to = out + k * tap_stride;
-    for (int64_t i = 0; i < use; ++i) std::memcpy(to + i * h, scratch.data() + (i * taps + k) * h, bytes);
-    std::memset(to + use * h, 0, static_cast<size_t>(length - use) * bytes);
+  scratch.resize(static_cast<size_t>(piece * width));
+  XXH3_state_t sum;
+  XXH3_64bits_reset(&sum);
+  for (int64_t first = 0; first < rows; first += piece) {
+    const int64_t count = std::min(piece, rows - first);
+    shard.read_features(t.feature_offsets[d] + first, count, scratch.data());
+    XXH3_64bits_update(&sum, scratch.data(), static_cast<size_t>(count * width) * 2);
+    for (int64_t k = 0; k < taps; ++k) {
+      for (int64_t i = 0; i < count && first + i < length; ++i)
+        std::memcpy(out + k * tap_stride + (first + i) * h, scratch.data() + i * width + k * h, bytes);
+    }
   }
+  if (const uint64_t found = XXH3_64bits_digest(&sum); found != t.features_xxh3[d])
+    bad(fmt::format("dataset features: checksum {:016x} is declared, found {:016x}", t.features_xxh3[d],
+                    found));
+  for (int64_t k = 0; k < taps && rows < length; ++k)
+    std::memset(out + k * tap_stride + rows * h, 0, static_cast<size_t>(length - rows) * bytes);
 }
 
 }  // namespace slip

@@ -21,7 +21,7 @@ class Usage(Inspect):
 
     def test_none_of_the_kinds(self):
         self.assertIn("no such file", self.refused("/nowhere"))
-        self.assertIn("neither a token shard (HDF5) nor a safetensors file", self.refused("README.md"))
+        self.assertIn("neither a token or feature shard (HDF5) nor a safetensors file", self.refused("README.md"))
         empty = os.path.join(self.folder, "empty")
         open(empty, "w").close()
         self.assertIn("nor a safetensors file", self.refused(empty))
