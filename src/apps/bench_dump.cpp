@@ -1,5 +1,5 @@
-// `bench dump`: feature shards against the same disk without them, in the same run: writing against write and fsync, reading rows
-// against pread.
+// `bench dump`: feature shards against the same disk without them, in the same run: writing against write and
+// fsync, reading rows against pread.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -68,7 +68,9 @@ double write_raw(const Files& f, const Buffer& data) {
     const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) bad(path);
     for (int64_t at = 0, bytes = s.size.feature_rows * f.plan.spec.bytes_per_token(); at < bytes;) {
-      const ssize_t n = write(fd, data.as<char>() + at % data.bytes(), static_cast<size_t>(std::min({kPiece, bytes - at, data.bytes() - at % data.bytes()})));
+      const ssize_t n =
+          write(fd, data.as<char>() + at % data.bytes(),
+                static_cast<size_t>(std::min({kPiece, bytes - at, data.bytes() - at % data.bytes()})));
       if (n <= 0) bad(path);
       at += n;
     }
@@ -81,10 +83,12 @@ double write_raw(const Files& f, const Buffer& data) {
 double write_dump(const Files& f, const Buffer& data, double& waited) {
   const Peers alone;
   FeatureDump dump({f.folder, 3, f.plan.row_values, Device::cpu, true}, f.plan);
-  for (const int slot : {0, 1, 2}) std::memcpy(dump.memory(slot), data.data(), static_cast<size_t>(data.bytes()));
+  for (const int slot : {0, 1, 2})
+    std::memcpy(dump.memory(slot), data.data(), static_cast<size_t>(data.bytes()));
   const Clock::time_point begin = Clock::now();
   for (const ShardPlan& s : f.plan.shards) {
-    for (const int64_t row : s.rows) dump.submit(dump.acquire(alone, kTimeout), f.rows[static_cast<size_t>(row)], s, Queue{});
+    for (const int64_t row : s.rows)
+      dump.submit(dump.acquire(alone, kTimeout), f.rows[static_cast<size_t>(row)], s, Queue{});
   }
   dump.finish(alone, kTimeout);
   waited = dump.stats().wait_s;
@@ -106,14 +110,16 @@ double read_raw(const Files& f) {
   for (const ShardPlan& s : f.plan.shards) {
     const std::string path = fmt::format("{}/raw-{}", f.folder, s.number);
     const InputFile file(path);
-    for (int64_t at = 0; at < file.size(); at += kPiece) file.read(at, std::min(kPiece, file.size() - at), piece.data());
+    for (int64_t at = 0; at < file.size(); at += kPiece)
+      file.read(at, std::min(kPiece, file.size() - at), piece.data());
   }
   return seconds_since(begin);
 }
 
 double read_rows(const Files& f, int64_t threads) {
   std::vector<std::string> paths;
-  for (const ShardPlan& s : f.plan.shards) paths.push_back((fs::path(f.folder) / shard_name(s.number)).string());
+  for (const ShardPlan& s : f.plan.shards)
+    paths.push_back((fs::path(f.folder) / shard_name(s.number)).string());
   for (const std::string& p : paths) forget(p);
   const FeatureFiles files(paths);
   FeatureDisk disk(&files, nullptr, {threads + 1, threads, kTokens, Device::cpu});
@@ -121,7 +127,9 @@ double read_rows(const Files& f, int64_t threads) {
   const Clock::time_point begin = Clock::now();
   size_t asked = 0;
   for (size_t i = 0; i < f.rows.size(); ++i) {
-    while (asked < f.rows.size() && disk.try_request({kTrainRow, 0, 0, static_cast<int64_t>(asked)}, f.rows[asked])) ++asked;
+    while (asked < f.rows.size() &&
+           disk.try_request({kTrainRow, 0, 0, static_cast<int64_t>(asked)}, f.rows[asked]))
+      ++asked;
     disk.release(disk.receive({kTrainRow, 0, 0, static_cast<int64_t>(i)}, alone, kTimeout).slot);
   }
   return seconds_since(begin);
@@ -138,51 +146,70 @@ int run_bench_dump(const Arguments& arguments) {
   std::string dir = ".", out;
   int64_t rows = 12, shard_rows = 6, repeat = 5, threads = 2, min_percent = 0;
   Options options("bench dump", "[--dir DIR] [--rows N] [--repeat N] [--out FILE]",
-                  "Times writing and reading feature shards of a synthetic target (5 taps of 4096, rows of 4096 tokens, 168 MB each) in a\n"
-                  "folder's file system, beside plain write + fsync and pread of the same bytes, in turns. Shards include their checksums.");
+                  "Times writing and reading feature shards of a synthetic target (5 taps of 4096, rows of "
+                  "4096 tokens, 168 MB each) in a\n"
+                  "folder's file system, beside plain write + fsync and pread of the same bytes, in turns. "
+                  "Shards include their checksums.");
   options.text("dir", &dir, "a folder on the disk to time")
       .number("rows", &rows, "of a repeat")
       .number("shard-rows", &shard_rows, "rows of a shard")
       .number("repeat", &repeat, "timed repeats; the median counts")
       .number("threads", &threads, "that read")
       .text("out", &out, "append the JSON lines to this file")
-      .number("min-percent", &min_percent, "exit code 1 when a rate is less than this share of the plain one");
+      .number("min-percent", &min_percent,
+              "exit code 1 when a rate is less than this share of the plain one");
   if (!options.parse(arguments)) return kOk;
-  if (rows < 1 || shard_rows < 1 || repeat < 1 || threads < 1) fail_usage("bench dump: numbers must be at least 1");
+  if (rows < 1 || shard_rows < 1 || repeat < 1 || threads < 1)
+    fail_usage("bench dump: numbers must be at least 1");
   std::string folder = (fs::path(dir) / "slipstream-bench-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) fail(fmt::format("--dir {}: {}", dir, std::strerror(errno)));
-  const std::unique_ptr<std::string, void (*)(std::string*)> cleanup(new std::string(folder), [](std::string* p) {
-    std::error_code ignored;
-    fs::remove_all(*p, ignored);
-    delete p;
-  });
+  const std::unique_ptr<std::string, void (*)(std::string*)> cleanup(new std::string(folder),
+                                                                     [](std::string* p) {
+                                                                       std::error_code ignored;
+                                                                       fs::remove_all(*p, ignored);
+                                                                       delete p;
+                                                                     });
   const Files f = make_files(folder, rows, shard_rows);
   if (const int64_t free = free_bytes(folder); free >= 0 && free < 2 * f.bytes() + (int64_t{1} << 28))
     fail(fmt::format("--dir {}: {} bytes are needed, {} are free", dir, 2 * f.bytes(), free));
   const Buffer data(Place::host, f.plan.row_values * 2);
-  for (int64_t i = 0; i < data.bytes() / 8; ++i) data.as<uint64_t>()[i] = random_u64(1, 0, static_cast<uint64_t>(i));
+  for (int64_t i = 0; i < data.bytes() / 8; ++i)
+    data.as<uint64_t>()[i] = random_u64(1, 0, static_cast<uint64_t>(i));
 
   std::vector<double> raw_write, dump_write, raw_read, row_read, waits;
   for (int64_t i = -1; i < repeat; ++i) {  // one to warm up
     double waited = 0;
-    const double a = write_raw(f, data), b = write_dump(f, data, waited), c = read_raw(f), d = read_rows(f, threads);
+    const double a = write_raw(f, data), b = write_dump(f, data, waited), c = read_raw(f),
+                 d = read_rows(f, threads);
     if (i < 0) continue;
-    raw_write.push_back(a), dump_write.push_back(b), raw_read.push_back(c), row_read.push_back(d), waits.push_back(waited);
+    raw_write.push_back(a), dump_write.push_back(b), raw_read.push_back(c), row_read.push_back(d),
+        waits.push_back(waited);
   }
   bool below = false;
   const double gigabytes = static_cast<double>(f.bytes()) * 1e-9;
-  for (const auto& [op, plain, ours] : {std::tuple{"write", &raw_write, &dump_write}, {"read", &raw_read, &row_read}}) {
+  for (const auto& [op, plain, ours] :
+       {std::tuple{"write", &raw_write, &dump_write}, {"read", &raw_read, &row_read}}) {
     const double percent = 100 * median(*plain) / median(*ours);
-    const nlohmann::ordered_json j{{"bench", "dump"},      {"op", op},
-                                   {"bytes", f.bytes()},   {"shards", f.plan.shards.size()},
-                                   {"repeats", repeat},    {"median_ms", 1e3 * median(*ours)},
-                                   {"gb_s", gigabytes / median(*ours)}, {"plain", std::string(op) == "write" ? "write + fsync" : "pread"},
-                                   {"peak_gb_s", gigabytes / median(*plain)}, {"percent_of_peak", percent},
-                                   {"threads", threads},   {"producer_waited_share", std::string(op) == "write" ? median(waits) / median(*ours) : 0.0},
-                                   {"device", host_name()}, {"commit", commit_text()}};
+    const nlohmann::ordered_json j{
+        {"bench", "dump"},
+        {"op", op},
+        {"bytes", f.bytes()},
+        {"shards", f.plan.shards.size()},
+        {"repeats", repeat},
+        {"median_ms", 1e3 * median(*ours)},
+        {"gb_s", gigabytes / median(*ours)},
+        {"plain", std::string(op) == "write" ? "write + fsync" : "pread"},
+        {"peak_gb_s", gigabytes / median(*plain)},
+        {"percent_of_peak", percent},
+        {"threads", threads},
+        {"producer_waited_share", std::string(op) == "write" ? median(waits) / median(*ours) : 0.0},
+        {"device", host_name()},
+        {"commit", commit_text()}};
     std::cout << j.dump() << std::endl;
-    if (!out.empty() && !(std::ofstream(out, std::ios::app) << j.dump() << "\n")) fail(fmt::format("--out {}: a row could not be written", out));
-    log_info(fmt::format("{:<6} {:7.3f} GB/s, plain {:7.3f} GB/s: {:.1f} %", op, gigabytes / median(*ours), gigabytes / median(*plain), percent));
+    if (!out.empty() && !(std::ofstream(out, std::ios::app) << j.dump() << "\n"))
+      fail(fmt::format("--out {}: a row could not be written", out));
+    log_info(fmt::format("{:<6} {:7.3f} GB/s, plain {:7.3f} GB/s: {:.1f} %", op, gigabytes / median(*ours),
+                         gigabytes / median(*plain), percent));
     below = below || percent < static_cast<double>(min_percent);
   }
   return below ? kFailed : kOk;

@@ -66,7 +66,8 @@ Facts document_facts(const FeatureFiles& files, int64_t id) {
     Facts norms = Facts::array();
     for (int64_t k = 0; t < rows && k < static_cast<int64_t>(spec.taps.size()); ++k)
       norms.push_back(norm_of(features.data() + t * spec.values_per_token() + k * spec.hidden, spec.hidden));
-    tokens.push_back({{"id", ids[i]}, {"text", text(ids[i])}, {"supervised", mask[i] == 1}, {"norms", norms}});
+    tokens.push_back(
+        {{"id", ids[i]}, {"text", text(ids[i])}, {"supervised", mask[i] == 1}, {"norms", norms}});
   }
   return {{"id", id},
           {"shard", fs::path(shard.info().path).filename().string()},
@@ -80,7 +81,8 @@ Facts document_facts(const FeatureFiles& files, int64_t id) {
 FeatureFiles open_dump(const std::string& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return FeatureFiles(expand_feature_paths(path));
-  if (path.ends_with(".partial")) fail_input(fmt::format("{}: an unfinished file (.partial) is not read", path));
+  if (path.ends_with(".partial"))
+    fail_input(fmt::format("{}: an unfinished file (.partial) is not read", path));
   if (h5_format(path) != kFeatureAllFormat) return FeatureFiles({path});
   const FeatureShard all(path);  // refuses when one of its shards is missing
   const fs::path folder = fs::path(path).parent_path();
@@ -108,14 +110,19 @@ Facts dump_facts(const std::string& path, const InspectOptions& o) {
   const FeatureFiles files = open_dump(path);
   const FeatureSpec& spec = files.spec();
   const bool folder = fs::is_directory(path);
-  Facts facts{{"path", path}, {"kind", folder ? "feature dump" : "feature shard"}, {"problems", Facts::array()}};
+  Facts facts{
+      {"path", path}, {"kind", folder ? "feature dump" : "feature shard"}, {"problems", Facts::array()}};
   if (folder) facts["complete"] = read_manifest(path).value().complete;
   int64_t documents = 0, tokens = 0, supervised = 0, rows = 0, bytes = 0;
   facts["shards"] = Facts::array();
   for (const FeatureShard& s : files.shards()) {
     const FeatureShardInfo& i = s.info();
-    documents += i.documents, tokens += i.tokens, supervised += i.supervised, rows += i.feature_rows, bytes += i.bytes;
-    facts["shards"].push_back({{"name", fs::path(i.path).filename().string()}, {"bytes", i.bytes}, {"documents", i.documents}, {"tokens", i.tokens}});
+    documents += i.documents, tokens += i.tokens, supervised += i.supervised, rows += i.feature_rows,
+        bytes += i.bytes;
+    facts["shards"].push_back({{"name", fs::path(i.path).filename().string()},
+                               {"bytes", i.bytes},
+                               {"documents", i.documents},
+                               {"tokens", i.tokens}});
   }
   facts["bytes"] = bytes;
   facts["documents"] = documents;
@@ -141,7 +148,8 @@ Facts dump_facts(const std::string& path, const InspectOptions& o) {
       if (!attempt(facts, [&] { d.shard->read_document(d.place, features.data()); })) continue;
       for (int64_t t = 0; t < d.rows; ++t) {
         for (size_t k = 0; k < taps.size(); ++k)
-          taps[k].add(features.data() + t * spec.values_per_token() + static_cast<int64_t>(k) * spec.hidden, spec.hidden);
+          taps[k].add(features.data() + t * spec.values_per_token() + static_cast<int64_t>(k) * spec.hidden,
+                      spec.hidden);
       }
       progress.advance(d.rows * spec.bytes_per_token());
     }
@@ -153,7 +161,8 @@ Facts dump_facts(const std::string& path, const InspectOptions& o) {
     ReadProgress progress(rows * spec.bytes_per_token());
     facts["verified"] = true;
     for (const FeatureShard& s : files.shards()) {
-      if (!attempt(facts, [&] { s.verify([&](int64_t n) { progress.advance(n); }); })) facts["verified"] = false;
+      if (!attempt(facts, [&] { s.verify([&](int64_t n) { progress.advance(n); }); }))
+        facts["verified"] = false;
     }
   }
   return facts;
@@ -162,40 +171,53 @@ Facts dump_facts(const std::string& path, const InspectOptions& o) {
 std::string dump_text(const Facts& f) {
   const auto number = [&](const char* key) { return f.at(key).get<int64_t>(); };
   const Facts& shape = f.at("shape");
-  std::string out = fact_row("size", fmt::format("{} in {} shards", size_text(number("bytes")), f.at("shards").size()));
-  if (f.contains("complete")) out += fact_row("complete", f.at("complete").get<bool>() ? "yes" : "no: `dump` goes on");
-  out += fact_row("features", fmt::format("[{}, {}, {}] bfloat16 (tokens, taps, hidden)", shape[0].dump(), shape[1].dump(), shape[2].dump()));
-  out += fact_row("documents", fmt::format("{}, {} tokens, {} of them supervised", number("documents"), number("tokens"), number("supervised_tokens")));
+  std::string out =
+      fact_row("size", fmt::format("{} in {} shards", size_text(number("bytes")), f.at("shards").size()));
+  if (f.contains("complete"))
+    out += fact_row("complete", f.at("complete").get<bool>() ? "yes" : "no: `dump` goes on");
+  out += fact_row("features", fmt::format("[{}, {}, {}] bfloat16 (tokens, taps, hidden)", shape[0].dump(),
+                                          shape[1].dump(), shape[2].dump()));
+  out += fact_row("documents", fmt::format("{}, {} tokens, {} of them supervised", number("documents"),
+                                           number("tokens"), number("supervised_tokens")));
   std::string attributes;
-  for (const auto& [name, value] : f.at("attributes").items()) attributes += fmt::format("{} = {}\n", printable(name), value_text(value));
+  for (const auto& [name, value] : f.at("attributes").items())
+    attributes += fmt::format("{} = {}\n", printable(name), value_text(value));
   out += "  attributes\n" + indented(attributes, 4);
   if (const Facts d = value_or_null(f, "document"); !d.is_null()) {
-    out += fmt::format("  document {}  {} tokens in {}; supervised ones have a *, then the norm after each tap\n", d.at("id").dump(), d.at("tokens").dump(),
-                       d.at("shard").get<std::string>());
+    out += fmt::format(
+        "  document {}  {} tokens in {}; supervised ones have a *, then the norm after each tap\n",
+        d.at("id").dump(), d.at("tokens").dump(), d.at("shard").get<std::string>());
     int64_t t = 0;
     for (const Facts& token : d.at("shown")) {
       std::string norms;
       for (const Facts& n : token.at("norms")) norms += fmt::format(" {:>9}", value_text(n));
       std::string text = token.at("text").get<std::string>();
       if (text == "\n") text = "\\n";
-      out += fmt::format("    {:>5} {} {:>7}{}  {}\n", t++, token.at("supervised").get<bool>() ? "*" : " ", token.at("id").dump(), norms, text);
+      out += fmt::format("    {:>5} {} {:>7}{}  {}\n", t++, token.at("supervised").get<bool>() ? "*" : " ",
+                         token.at("id").dump(), norms, text);
     }
     return out;
   }
   if (!f.contains("taps")) return out;  // a document was asked for that is not there
   if (f.at("documents_read").get<int64_t>() < number("documents"))
-    out += fact_row("statistics", fmt::format("of {} documents, evenly spread (--documents -1: all)", f.at("documents_read").dump()));
-  out += fmt::format("  {:<7}{:>11}{:>11}{:>11}{:>6}{:>6}{:>11}{:>11}{:>11}  outlier channels (times the median)\n", "tap", "mean", "deviation", "|max|", "NaN", "Inf",
-                     "norm p1", "norm p50", "norm p99");
+    out += fact_row("statistics", fmt::format("of {} documents, evenly spread (--documents -1: all)",
+                                              f.at("documents_read").dump()));
+  out += fmt::format(
+      "  {:<7}{:>11}{:>11}{:>11}{:>6}{:>6}{:>11}{:>11}{:>11}  outlier channels (times the median)\n", "tap",
+      "mean", "deviation", "|max|", "NaN", "Inf", "norm p1", "norm p50", "norm p99");
   for (const Facts& t : f.at("taps")) {
     std::string outliers;
-    for (const Facts& c : t.at("outliers")) outliers += fmt::format(" {} (x{:.0f})", c.at("channel").dump(), c.at("times_median").get<double>());
+    for (const Facts& c : t.at("outliers"))
+      outliers += fmt::format(" {} (x{:.0f})", c.at("channel").dump(), c.at("times_median").get<double>());
     const Facts& n = t.at("norms");
-    out += fmt::format("  {:<7}{:>11}{:>11}{:>11}{:>6}{:>6}{:>11}{:>11}{:>11} {}\n", t.at("layer").dump(), value_text(t.at("mean")), value_text(t.at("deviation")),
-                       value_text(t.at("abs_max")), t.at("nan").dump(), t.at("inf").dump(), value_text(n.at("p1")), value_text(n.at("p50")), value_text(n.at("p99")),
-                       outliers.empty() ? " none" : outliers);
+    out +=
+        fmt::format("  {:<7}{:>11}{:>11}{:>11}{:>6}{:>6}{:>11}{:>11}{:>11} {}\n", t.at("layer").dump(),
+                    value_text(t.at("mean")), value_text(t.at("deviation")), value_text(t.at("abs_max")),
+                    t.at("nan").dump(), t.at("inf").dump(), value_text(n.at("p1")), value_text(n.at("p50")),
+                    value_text(n.at("p99")), outliers.empty() ? " none" : outliers);
   }
-  if (f.at("verified").get<bool>()) out += fact_row("verified", "features, tokens and tables of every document, by their checksums");
+  if (f.at("verified").get<bool>())
+    out += fact_row("verified", "features, tokens and tables of every document, by their checksums");
   return out;
 }
 

@@ -23,9 +23,9 @@ std::vector<DumpDocument> dump_documents(const FeatureFiles&, int64_t most);
 struct TapStatistics {
   int64_t count = 0, nan = 0, inf = 0;  // values; the rest is of finite ones
   double sum = 0, squares = 0, abs_max = 0;
-  std::vector<double> channel_squares;     // [hidden]
-  std::vector<float> norms;                // of tokens
-  std::array<int64_t, 256> exponents{};    // of the bf16 exponent: how large values are
+  std::vector<double> channel_squares;        // [hidden]
+  std::vector<float> norms;                   // of tokens
+  std::array<int64_t, 256> exponents{};       // of the bf16 exponent: how large values are
   void add(const Bf16* row, int64_t hidden);  // a token
   double mean() const { return count > 0 ? sum / static_cast<double>(count) : 0; }
   double deviation() const;

@@ -17,13 +17,15 @@ double quantile(std::vector<float>& values, double q) {
 
 Facts norm_facts(std::vector<float> norms) {
   Facts out = Facts::object();
-  for (const auto& [name, q] : {std::pair{"p1", 0.01}, {"p10", 0.1}, {"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"max", 1.0}})
+  for (const auto& [name, q] :
+       {std::pair{"p1", 0.01}, {"p10", 0.1}, {"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"max", 1.0}})
     out[name] = norms.empty() ? Facts() : Facts(quantile(norms, q));
   // Between the smallest and the largest.
   std::vector<int64_t> bins(norms.empty() ? 0 : 40);
   if (!norms.empty()) {
     const auto [low, high] = std::minmax_element(norms.begin(), norms.end());
-    const double from = *low, width = std::max<double>(*high - *low, 1e-30) / static_cast<double>(bins.size());
+    const double from = *low,
+                 width = std::max<double>(*high - *low, 1e-30) / static_cast<double>(bins.size());
     for (const float n : norms) ++bins[std::min(bins.size() - 1, static_cast<size_t>((n - from) / width))];
     out["histogram"] = {{"from", from}, {"to", *high}, {"counts", bins}};
   }
@@ -35,11 +37,16 @@ Facts outlier_facts(const TapStatistics& t) {
   Facts out = Facts::array();
   if (tokens == 0) return out;
   std::vector<std::pair<double, size_t>> rms;
-  for (size_t c = 0; c < t.channel_squares.size(); ++c) rms.push_back({std::sqrt(t.channel_squares[c] / static_cast<double>(tokens)), c});
-  std::sort(rms.begin(), rms.end(), [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+  for (size_t c = 0; c < t.channel_squares.size(); ++c)
+    rms.push_back({std::sqrt(t.channel_squares[c] / static_cast<double>(tokens)), c});
+  std::sort(rms.begin(), rms.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  });
   const double median = rms[rms.size() / 2].first;
-  for (size_t i = 0; i < std::min(kOutliers, rms.size()) && median > 0 && rms[i].first > kOutlierTimes * median; ++i)
-    out.push_back({{"channel", rms[i].second}, {"rms", rms[i].first}, {"times_median", rms[i].first / median}});
+  for (size_t i = 0;
+       i < std::min(kOutliers, rms.size()) && median > 0 && rms[i].first > kOutlierTimes * median; ++i)
+    out.push_back(
+        {{"channel", rms[i].second}, {"rms", rms[i].first}, {"times_median", rms[i].first / median}});
   return out;
 }
 
