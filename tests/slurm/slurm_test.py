@@ -128,6 +128,22 @@ class Slurm(Folder):
         self.assertIn("srun started 3 tasks, but MPI sees 1 rank in each: use `srun --mpi=pmix ...`, or mpirun", done.stderr)
         self.assertFalse((self.folder / "runs").exists())
 
+    def test_dump_goes_on_after_a_signal(self):
+        config = write_config(self.folder / "dump.ini", {
+            "target.path": "data/tiny/target", "drafter.config": "configs/tiny-drafter.json", "data.tokens": "data/tiny/heldout.h5",
+            "data.row_tokens": 288, "dump.dir": "features", "dump.shard_bytes": 1000000})  # 35 rows for rank 0, 7 a shard
+        job = self.submit("dump", config, "--device", "cpu", name="dump", nodes=2, fault="capture:30:0:pause")
+        self.wait_for_log("test fault pause", "dump", job)
+        self.slurm.call("scancel", "--batch", "--signal=USR1", job)
+        self.wait_for_log("saved and stopped; back to the queue", "dump", job)
+        self.slurm.wait_for(lambda: self.slurm.state(job)["JobState"] == "PENDING", "requeued dump")
+        self.assertFalse(json.loads((self.folder / "features/manifest.json").read_text())["complete"])
+        self.slurm.call("scontrol", "update", f"JobId={job}", "StartTime=now+3")
+        self.slurm.wait_for(lambda: self.ended(job), "end of dump", 60)
+        state = self.slurm.state(job)
+        self.assertEqual((state["JobState"], state["Restarts"]), ("COMPLETED", "1"), self.log("dump", job))
+        self.assertTrue(json.loads((self.folder / "features/manifest.json").read_text())["complete"])
+
     def test_decode(self):
         prompts = ("--target", "data/tiny/target", "--drafter", GOLDEN / "tiny-drafter", "--prompts", "data/tiny/prompts.h5",
                    "--device", "cpu", "--documents", 6, "--max-new", 20, "--json")
