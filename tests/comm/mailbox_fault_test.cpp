@@ -51,7 +51,8 @@ TEST(MailboxFaults, LyingHeadersAreRejectedBeforeTheirBytes) {
   expect_answer([](FeatureHeader& h) { h.slot = 1; }, "slot 1");
   expect_answer([](FeatureHeader& h) { h.slot = 1 << 30; }, "slot 1073741824");
   expect_answer([](FeatureHeader& h) { h.slot = -1; }, "slot -1");
-  expect_answer([](FeatureHeader& h) { h.version = 2; }, "version 2");
+  expect_answer([](FeatureHeader& h) { h.version = kMailboxVersion + 1; },
+                "version " + std::to_string(kMailboxVersion + 1));
   expect_answer([](FeatureHeader& h) { h.magic = 0; }, "not a mailbox message");
   expect_answer([](FeatureHeader&) {}, "20 bytes", 20);
 }
