@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <hdf5.h>
 #include <mpi.h>
 
 #include <cstdlib>
@@ -91,6 +92,9 @@ int give_up(const std::string& message, int code) {
 }  // namespace slip
 
 int main(int argc, char** argv) {
+  // Before any other call of HDF5: its own closing at exit crashes where a write has failed. Owners close
+  // what is open.
+  H5dont_atexit();
   try {
     return slip::run(argc, argv);
   } catch (const slip::Error& e) {

@@ -1,5 +1,7 @@
 #include "io/h5.hpp"
 
+#include <algorithm>
+
 #include "core/log.hpp"
 
 namespace slip {
@@ -18,6 +20,7 @@ std::string h5_error() {
   if (H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, &text) < 0 || text.empty())
     text = "HDF5 gives no reason";
   while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');  // what a driver says of errno has several lines
   return text;
 }
 

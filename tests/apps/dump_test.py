@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -313,6 +314,16 @@ class Faults(Dump):
         for path in self.shards("link"):
             with h5py.File(path) as f:
                 bits(f["features"])
+
+    def test_a_file_that_may_not_grow(self):
+        """HDF5's own write fails in the middle of a shard: one line, nothing half-made is listed, no crash."""
+        place = self.folder / "large"
+        done = subprocess.run(command("dump", "--device", "cpu", "--config", "configs/tiny.ini", "--set", f"dump.dir={place}"), cwd=ROOT,
+                              capture_output=True, text=True, timeout=100,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (12_000_000, 12_000_000)))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr.splitlines()[-1], r"features-000000.h5.partial: .*File too large.*bytes are free there")
+        self.assertEqual(self.manifest("large")["shards"], [])
 
     def test_a_folder_that_cannot_be_written(self):
         place = self.mounted("size=1m,ro")
