@@ -164,7 +164,7 @@ RunInputs read_inputs(const RunOptions& o) {
   const Config& c = o.config;
   RunInputs in;
   in.target = read_target_config(c.target.path);
-  in.drafter = c.drafter.config.empty() ? read_drafter_config(c.drafter.init_from)
+  in.drafter = c.drafter.config.empty() ? read_drafter_config(c.drafter.init_from, &in.target)
                                         : read_new_drafter_config(c.drafter.config, in.target);
   check_fit(in.drafter, in.target, c.target.path);
   check_attention(o, in.target);
@@ -226,7 +226,7 @@ void check_everything(const RunOptions& o, const RunInputs& in) {
   if (!o.synthetic) check_target_tensors(in.target, WeightFolder(c.target.path), target_parts(in, true));
   if (!c.drafter.init_from.empty()) {
     const WeightFolder drafter(c.drafter.init_from);
-    for (const NamedShape& t : drafter_tensors(in.drafter)) drafter.need(t.name, t.shape);
+    for (const NamedShape& t : drafter_tensors(in.drafter)) need_published(drafter, t.name, t.shape);
   }
   if (in.checkpoint) {
     const std::string problem = checkpoint_problem(*in.checkpoint, true);

@@ -13,6 +13,7 @@ int run_inspect(const Arguments&);
 int run_report(const Arguments&);
 int run_doctor(const Arguments&, int& argc, char**& argv);
 int run_decode(const Arguments&, int& argc, char**& argv);
+int run_generate(const Arguments&, int& argc, char**& argv);
 int run_bench(const Arguments&);
 int run_bench_wire(const Arguments&, int& argc, char**& argv);
 

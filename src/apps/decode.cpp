@@ -1,8 +1,6 @@
 // `decode`: speculative decoding of a shard's prompts as a server does it, and what the drafter saves.
 #include <fmt/format.h>
 
-#include <charconv>
-#include <cmath>
 #include <iostream>
 
 #include "apps/commands.hpp"
@@ -24,14 +22,6 @@ struct Models {
   DrafterModel drafter;
   std::vector<int32_t> stops;
 };
-
-double parse_temperature(const std::string& text) {
-  double t = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), t);
-  if (error != std::errc() || end != text.data() + text.size() || !(t >= 0) || !std::isfinite(t))
-    fail_usage(fmt::format("--temperature {}: want a number from 0", text));
-  return t;
-}
 
 template <class T>
 TargetWeights<T> target_weights(const DecodeOptions& o, const Models& m, Arena& arena, const Queue& queue) {
@@ -80,7 +70,7 @@ void read_models(DecodeOptions& o, Models& m, Prompts& prompts) {
                     o.target, m.target.model_type));
   }
   m.drafter = o.untrained || o.synthetic ? read_new_drafter_config(o.drafter, m.target)
-                                         : read_drafter_config(o.drafter);
+                                         : read_drafter_config(o.drafter, &m.target);
   check_fit(m.drafter, m.target, o.target);
   if (o.block > m.drafter.block)
     fail_usage(

@@ -1,6 +1,10 @@
 #include "apps/decode_ranks.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdlib>
 
 #include "apps/version.hpp"
@@ -42,6 +46,14 @@ int on_all_ranks(const Comm* comm, double timeout_s, const std::function<void()>
   read();
   log_quiet_terminal(false);
   return kOk;
+}
+
+double parse_temperature(const std::string& text) {
+  double t = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), t);
+  if (error != std::errc() || end != text.data() + text.size() || !(t >= 0) || !std::isfinite(t))
+    fail_usage(fmt::format("--temperature {}: want a number from 0", text));
+  return t;
 }
 
 GpuChoice settle_ranks(const MpiSession* mpi, Device device, const std::string& precision, bool share) {

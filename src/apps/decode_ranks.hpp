@@ -1,7 +1,8 @@
-// What commands that share prompts over ranks do before they begin.
+// What `decode` and `generate`, whose ranks share prompts, do before they begin.
 #pragma once
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "comm/mpi.hpp"
 #include "device/queue.hpp"
@@ -15,6 +16,9 @@ std::unique_ptr<MpiSession> decode_session(int& argc, char**& argv);
 // Runs `read` on rank 0 and, when that did not fail, on all ranks: what is wrong is said once, and all ranks
 // return its exit code. Alone (comm null): just runs it.
 int on_all_ranks(const Comm* comm, double timeout_s, const std::function<void()>& read);
+
+// --temperature: a number from 0, or fail_usage.
+double parse_temperature(const std::string& text);
 
 // Ranks that differ, or that would share a GPU unasked, are refused by the code; the GPU of this rank. Alone
 // (mpi null) and on the CPU it is 0.

@@ -27,6 +27,7 @@ srun or launch/run.
   dump      write the target's hidden states of token shards as feature shards (HDF5), to look into or train from
   exchange  dumps to and from the hidden-state files of speculators
   decode    speculative decoding of prompts: acceptance length, target calls saved, text
+  generate  answers of the target to prompts, as token shards to train on
   features  write the target's hidden states after chosen layers, for comparing with another implementation
   step      one training step on given weights and data, for comparing with another trainer
   inspect   show token shards, feature dumps, safetensors files, models and checkpoints
@@ -61,16 +62,18 @@ int run(int& argc, char**& argv) {
   if (all[0] == "report") return run_report(rest);
   if (all[0] == "doctor") return run_doctor(rest, argc, argv);
   if (all[0] == "decode") return run_decode(rest, argc, argv);
+  if (all[0] == "generate") return run_generate(rest, argc, argv);
   if (all[0] == "bench" && !rest.empty() && rest[0] == "wire")
     return run_bench_wire({rest.begin() + 1, rest.end()}, argc, argv);
   if (all[0] == "bench" && !rest.empty() && rest[0] == "dump")
     return run_bench_dump({rest.begin() + 1, rest.end()});
   if (all[0] == "bench") return run_bench(rest);
   if (all[0] == "exchange") return run_exchange(rest);
-  fail_usage(fmt::format(
-      "unknown command '{}'; there are train, plan, dump, exchange, decode, features, step, inspect, "
-      "report, doctor, bench",
-      all[0]));
+  fail_usage(
+      fmt::format("unknown command '{}'; there are train, plan, dump, exchange, decode, generate, features, "
+                  "step, inspect, "
+                  "report, doctor, bench",
+                  all[0]));
 }
 
 // An error of one rank takes the job down, or its peers would wait for it.

@@ -74,4 +74,16 @@ std::vector<std::string> h5_texts(const std::string& path, const H5Id& file, con
   return out;
 }
 
+std::string h5_attribute_text(const std::string& path, const char* name) {
+  h5_quiet();
+  const H5Id access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  H5Pset_file_locking(access.get(), 0, 1);
+  const H5Id file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
+  if (!file || H5Aexists(file.get(), name) <= 0) return "";
+  const H5Id a(H5Aopen(file.get(), name, H5P_DEFAULT), H5Aclose), type(H5Aget_type(a.get()), H5Tclose);
+  if (H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) > 0) return "";
+  std::string out(H5Tget_size(type.get()), '\0');
+  return H5Aread(a.get(), type.get(), out.data()) < 0 ? "" : to_text(std::move(out));
+}
+
 }  // namespace slip

@@ -13,4 +13,7 @@ std::vector<int64_t> h5_integers(const std::string& path, const H5Id& file, cons
 std::string h5_bytes(const std::string& path, const H5Id& file, const char* name);
 std::vector<std::string> h5_texts(const std::string& path, const H5Id& file, const char* name);
 
+// A text attribute of the file at `path`; empty where it has none or is no HDF5 file.
+std::string h5_attribute_text(const std::string& path, const char* name);
+
 }  // namespace slip

@@ -14,6 +14,8 @@ class TokenText {
   TokenText(std::vector<int64_t> offsets, std::string bytes)
       : at_(std::move(offsets)), bytes_(std::move(bytes)) {}
   bool empty() const { return at_.empty(); }
+  const std::vector<int64_t>& offsets() const { return at_; }
+  const std::string& bytes() const { return bytes_; }
   std::string operator()(const std::vector<int32_t>& ids) const;
 
  private:

@@ -57,7 +57,9 @@ struct DrafterModel {
   std::string bos_token = "null", eos_token = "null";  // JSON as in the file: a number, a list or null
   std::string source;                                  // path, for messages
 };
-DrafterModel read_drafter_config(const std::string& path);  // a config.json or a folder that holds one
+// A config.json or a folder that holds one; also as speculators and TorchSpec write it. `target`: for the
+// number of its layers, which speculators does not write down.
+DrafterModel read_drafter_config(const std::string& path, const TargetModel* target = nullptr);
 // For new weights: target_layer_ids and num_target_layers may be absent and come from the target
 // (default_taps, one tap per draft layer).
 DrafterModel read_new_drafter_config(const std::string& path, const TargetModel&);

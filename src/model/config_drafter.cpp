@@ -16,18 +16,49 @@ namespace {
 
 constexpr int64_t kMaxBlock = 1024;
 
+// The same drafter as speculators writes it down (dflash.md 1.5), in our keys. Its tap ids count the
+// embedding's output as 0, ours the first layer's.
+ConfigObject from_speculators(const ConfigObject& c) {
+  if (c.text("speculators_model_type") != "dflash") c.refuse("speculators_model_type", "supported: dflash");
+  c.need("transformer_layer_config");
+  ConfigObject out = *c.object("transformer_layer_config");
+  out.prefix = "";
+  if (c.boolean("sample_from_anchor").value_or(false)) c.refuse("sample_from_anchor", "supported: false");
+  const json& states = c.need("aux_hidden_state_layer_ids");
+  if (!states.is_array()) c.refuse("aux_hidden_state_layer_ids", "a list of layer numbers is expected");
+  json taps = json::array();
+  for (const json& id : states) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 1)
+      c.refuse("aux_hidden_state_layer_ids", "numbers from 1 are expected: 1 is the output of layer 0");
+    taps.push_back(id.get<int64_t>() - 1);
+  }
+  const int64_t block = c.size("block_size");
+  c.need("mask_token_id");
+  out.keys["architectures"] = {"DFlashDraftModel"};
+  out.keys["block_size"] = block;
+  out.keys["dflash_config"] = {
+      {"block_size", block}, {"mask_token_id", c.need("mask_token_id")}, {"target_layer_ids", taps}};
+  if (c.boolean("sliding_window_non_causal").value_or(false)) out.keys["dflash_config"]["causal"] = false;
+  if (const json* rows = c.find("draft_vocab_size")) out.keys["draft_vocab_size"] = *rows;
+  const json* types = out.find("layer_types");
+  if (types != nullptr && types->dump().find("sliding_attention") != std::string::npos) {
+    log_warn(
+        fmt::format("{}: speculators measures the window of sliding layers from the anchor, servers and this "
+                    "program from each slot: one token less",
+                    c.path));
+  }
+  return out;
+}
+
 // Other kinds of drafters, and keys that change what the same weights compute.
 void refuse_other_kinds(const ConfigObject& c, const ConfigObject& dflash) {
-  if (c.find("speculators_model_type") != nullptr) {
-    c.refuse("speculators_model_type",
-             "the format of speculators is not supported; supported: a DFlashDraftModel");
-  }
   if (const json* names = c.find("architectures")) {
     if (!names->is_array() || std::find(names->begin(), names->end(), "DFlashDraftModel") == names->end()) {
       c.refuse("architectures", "supported: DFlashDraftModel");
     }
   }
-  if (c.text("model_type").value_or("qwen3") != "qwen3") c.refuse("model_type", "supported: qwen3");
+  const std::string type = c.text("model_type").value_or("qwen3");
+  if (type != "qwen3" && type != "dflash") c.refuse("model_type", "supported: qwen3, dflash (of TorchSpec)");
   refuse_unsupported(c);
   if (dflash.boolean("use_swa").value_or(false)) {
     dflash.refuse("use_swa", "not supported: write layer_types with sliding_attention and sliding_window");
@@ -109,8 +140,11 @@ void read_layers(const ConfigObject& c, const ConfigObject& dflash, DrafterModel
   m.causal = causal ? std::vector<bool>(m.sliding.size(), *causal) : m.sliding;
 }
 
-DrafterModel read_drafter(const std::string& path, const TargetModel* for_new) {
-  const ConfigObject c = read_config_object(path);
+// `target` fills in what a new drafter, or one that speculators wrote, may leave out.
+DrafterModel read_drafter(const std::string& path, const TargetModel* target, bool is_new) {
+  const ConfigObject written = read_config_object(path);
+  const bool imported = written.find("speculators_model_type") != nullptr;
+  const ConfigObject c = imported ? from_speculators(written) : written;
   const std::optional<ConfigObject> dflash = c.object("dflash_config");
   if (!dflash)
     c.refuse("dflash_config",
@@ -137,9 +171,9 @@ DrafterModel read_drafter(const std::string& path, const TargetModel* for_new) {
     dflash->refuse("mask_token_id",
                    fmt::format("0..{} is expected (the embedding has rows = {})", m.vocab - 1, m.vocab));
   }
-  const bool filled = for_new != nullptr && c.find("num_target_layers") == nullptr;
-  m.target_layers = filled ? for_new->layers : c.size("num_target_layers");
-  if (for_new != nullptr && dflash->find("target_layer_ids") == nullptr) {
+  const bool filled = target != nullptr && (is_new || imported) && c.find("num_target_layers") == nullptr;
+  m.target_layers = filled ? target->layers : c.size("num_target_layers");
+  if (is_new && dflash->find("target_layer_ids") == nullptr) {
     m.taps = default_taps(m.target_layers, m.layers);
     log_info(fmt::format("{}: no target_layer_ids: taps are {}", m.source, fmt::join(m.taps, ", ")));
   } else {
@@ -165,10 +199,12 @@ json short_number(double x) {
 
 }  // namespace
 
-DrafterModel read_drafter_config(const std::string& path) { return read_drafter(path, nullptr); }
+DrafterModel read_drafter_config(const std::string& path, const TargetModel* target) {
+  return read_drafter(path, target, false);
+}
 
 DrafterModel read_new_drafter_config(const std::string& path, const TargetModel& target) {
-  return read_drafter(path, &target);
+  return read_drafter(path, &target, true);
 }
 
 std::string drafter_config_json(const DrafterModel& m) {

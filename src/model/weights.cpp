@@ -163,12 +163,25 @@ std::vector<float> initial_parameters(const DrafterModel& m, const ParameterLayo
   return out;
 }
 
+const TensorInfo& need_published(const WeightFolder& weights, const std::string& name,
+                                 const std::vector<int64_t>& shape) {
+  static const std::map<std::string, std::string> kTorchSpec = {{"fc.weight", "context_proj.weight"},
+                                                                {"hidden_norm.weight", "context_norm.weight"},
+                                                                {"norm.weight", "final_norm.weight"}};
+  const auto other = kTorchSpec.find(name);
+  for (const std::string& n : {name, other == kTorchSpec.end() ? name : other->second}) {
+    for (const char* prefix : {"", "model."})
+      if (weights.find(prefix + n) != nullptr) return weights.need(prefix + n, shape);
+  }
+  return weights.need(name, shape);
+}
+
 std::vector<float> published_parameters(const ParameterLayout& layout, const std::string& folder) {
   const WeightFolder weights(folder);
-  for (const ParameterLayout::Entry& e : layout.entries) weights.need(e.name, e.shape);
+  for (const ParameterLayout::Entry& e : layout.entries) need_published(weights, e.name, e.shape);
   std::vector<float> out(static_cast<size_t>(layout.count));
   for (const ParameterLayout::Entry& e : layout.entries) {
-    weights.read_float(weights.need(e.name, e.shape), out.data() + e.offset);
+    weights.read_float(need_published(weights, e.name, e.shape), out.data() + e.offset);
   }
   return out;
 }

@@ -72,6 +72,10 @@ template <class T> DrafterViews<T> drafter_views(const DrafterModel&, const Para
 // New weights, rounded to bf16 (the masters start from what is published): matrices N(0, initializer_range^2)
 // by counter-based numbers of (seed, name, index), norms 1 (dflash.md 1.7).
 std::vector<float> initial_parameters(const DrafterModel&, const ParameterLayout&, uint64_t seed);
+// A published tensor by its name, or as other trainers call it: with "model." in front, or TorchSpec's
+// context_proj, context_norm and final_norm. Fails as WeightFolder::need does.
+const TensorInfo& need_published(const WeightFolder&, const std::string& name,
+                                 const std::vector<int64_t>& shape);
 // A published drafter folder (warm start), names and shapes checked.
 std::vector<float> published_parameters(const ParameterLayout&, const std::string& folder);
 

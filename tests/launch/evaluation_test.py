@@ -88,7 +88,8 @@ class Evaluation(Training):
     def test_refusals(self):
         begins = write_shard(self.folder / "begins.h5", [([65, 66, 67], [1, 1, 1])], 272, 258)
         for code, part, settings in [(3, "absent.h5", {"eval_prompts": "absent.h5"}), (3, "begins.h5", {"eval_prompts": begins}),
-                                     (2, "eval.max_new", {"eval_max_new": 0}), (2, "checkpoint.keep_best", {"checkpoint_keep_best": 1})]:
+                                     (2, "eval.max_new", {"eval_max_new": 0}), (2, "checkpoint.keep_best", {"checkpoint_keep_best": 1}),
+                                     (2, "no rank runs the target", {"data_tokens": "", "data_features": "features", **PROMPTS})]:
             done = self.train("run", code=code, **settings)
             with self.subTest(part):
                 self.assertEqual((len(done.err.splitlines()), part in done.err), (1, True), done)
