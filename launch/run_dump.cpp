@@ -99,7 +99,8 @@ int dump_shards(const RunOptions& o, const RunInputs& in, const DumpPlan& plan, 
         capture_to_host<T>(target, packed, in.drafter.taps, tap, dump.memory(slot), queue);
         tokens_done += packed.tokens;
         dump.submit(slot, std::move(tokens), s, queue);
-        if (me == 0) progress.show(++done, tokens_done, dump.stats());
+        ++done;
+        if (me == 0) progress.show(done, tokens_done, dump.stats());
       }
     }
   }
