@@ -16,12 +16,12 @@
 namespace slip {
 namespace {
 
+#if SLIP_HAVE_CUDA
 std::string visible() {
   const char* const v = std::getenv("CUDA_VISIBLE_DEVICES");
   return v == nullptr ? "CUDA_VISIBLE_DEVICES is not set" : fmt::format("CUDA_VISIBLE_DEVICES={}", v);
 }
 
-#if SLIP_HAVE_CUDA
 // What the driver says when it hides all devices, or when it is too old for this CUDA.
 std::string driver_complaint() {
   int count = 0;
