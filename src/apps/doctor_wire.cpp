@@ -73,7 +73,7 @@ void look_at_mpi(const MpiSession& mpi, Findings& out) {
                               : Finding{Health::ok, "MPI", spread(links), ""});
 }
 
-void look_at_nccl(const MpiSession& mpi, int device, Findings& out) {
+void look_at_nccl(const MpiSession& mpi, int device, [[maybe_unused]] Findings& out) {
   std::vector<int> devices(static_cast<size_t>(mpi.size()));
   allgather(mpi.world(), &device, sizeof device, devices.data(), deadline_in(kTimeout), "who has a GPU");
   if (mpi.size() < 2 || std::count_if(devices.begin(), devices.end(), [](int d) { return d < 0; }) > 0)
