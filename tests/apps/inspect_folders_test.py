@@ -68,7 +68,8 @@ class Runs(Inspect):
         cls.temporary = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.temporary.cleanup)
         cls.made = os.path.join(cls.temporary.name, "run")
-        settings = {"log.dir": cls.made, "train.steps": 4, "train.rows_per_step": 1, "train.anchors": 2, "checkpoint.every_steps": 2, "eval.tokens": ""}
+        settings = {"log.dir": cls.made, "train.steps": 4, "train.rows_per_step": 1, "train.anchors": 2, "checkpoint.every_steps": 2,
+                    "eval.tokens": "", "eval.prompts": ""}
         sets = [a for k, v in settings.items() for a in ("--set", f"{k}={v}")]
         done = run("train", "--config", "configs/tiny.ini", *sets, timeout=300)
         if done.code != 0:

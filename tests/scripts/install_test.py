@@ -27,7 +27,7 @@ class Install(unittest.TestCase):
         share = prefix / "share/slipstream"
         self.assertIn("MPI", self.run_in("/", prefix / "bin/slipstream", "--version").stdout)
         self.run_in(share, prefix / "bin/slipstream-run", "-n", "2", "train", "--config", "configs/tiny.ini", "--device", "cpu", "--set",
-                    "train.steps=2", "--set", f"log.dir={self.folder}/run", "--set", "eval.tokens=")
+                    "train.steps=2", "--set", f"log.dir={self.folder}/run", "--set", "eval.tokens=", "--set", "eval.prompts=")
         self.assertEqual(len((self.folder / "run/metrics.jsonl").read_text().splitlines()), 2)
         shutil.rmtree(self.folder / "run")
         lines = self.folder / "a.jsonl"
