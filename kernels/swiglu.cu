@@ -8,6 +8,8 @@ namespace slip {
 namespace {
 
 __device__ float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
+// Both passes compute it, to the same bits.
+__device__ float activation(float gate, float s, float up) { return up * (gate * s); }
 
 // A thread has W columns of a row of act; everything is read and written once.
 template <class T, int W> __global__ void swiglu_fwd_kernel(const __grid_constant__ SwigluFwd<T> a) {
@@ -16,26 +18,29 @@ template <class T, int W> __global__ void swiglu_fwd_kernel(const __grid_constan
   const Vec<W> gate = load<W>(a.gate_up.row(row) + c);
   Vec<W> act = load<W>(a.gate_up.row(row) + a.act.cols + c);
 #pragma unroll
-  for (int i = 0; i < W; ++i) act[i] *= gate[i] * sigmoid(gate[i]);
+  for (int i = 0; i < W; ++i) act[i] = activation(gate[i], sigmoid(gate[i]), act[i]);
   store<W>(a.act.row(row) + c, act);
 }
 
 // dgate = dact * up * s * (1 + gate * (1 - s)), dup = dact * gate * s, s = sigmoid(gate). A thread reads its
-// gates and ups before it writes their gradients, which may take their place.
+// gates, ups and dacts before it writes what may take their places.
 template <class T, int W> __global__ void swiglu_bwd_kernel(const __grid_constant__ SwigluBwd<T> a) {
   const int64_t width = a.dact.cols;
   const auto [row, c] = row_col<W>(width);
   if (c >= width) return;
   Vec<W> gate = load<W>(a.gate_up.row(row) + c), up = load<W>(a.gate_up.row(row) + width + c);
   const Vec<W> dact = load<W>(a.dact.row(row) + c);
+  Vec<W> act;
 #pragma unroll
   for (int i = 0; i < W; ++i) {
     const float z = gate[i], s = sigmoid(z);
+    act[i] = activation(z, s, up[i]);
     gate[i] = dact[i] * up[i] * s * (1 + z * (1 - s));
     up[i] = dact[i] * z * s;
   }
   store<W>(a.dgate_up.row(row) + c, gate);
   store<W>(a.dgate_up.row(row) + width + c, up);
+  store<W>(a.act.row(row) + c, act);
 }
 
 // Both halves of a (rows, 2*I) matrix can be read W at a time.
@@ -60,9 +65,11 @@ template <class T> void swiglu_bwd_cuda(const SwigluBwd<T>& a, CudaStream stream
           "swiglu_bwd: gate_up must be (rows, 2*I)");
   require(a.dgate_up.cols == a.gate_up.cols && a.dgate_up.rows == a.dact.rows,
           "swiglu_bwd: dgate_up must be (rows, 2*I)");
+  require(a.act.cols == a.dact.cols && a.act.rows == a.dact.rows, "swiglu_bwd: act must be (rows, I)");
   if (a.dact.rows == 0 || a.dact.cols == 0) return;
   constexpr int kW = kWide<T>;
-  const bool wide = halves_fit<kW>(a.gate_up) && halves_fit<kW>(a.dgate_up) && fits<kW>(a.dact);
+  const bool wide =
+      halves_fit<kW>(a.gate_up) && halves_fit<kW>(a.dgate_up) && fits<kW>(a.dact) && fits<kW>(a.act);
   const RowGrid grid = row_grid(a.dact.rows, a.dact.cols / (wide ? kW : 1));
   const auto kernel = wide ? swiglu_bwd_kernel<T, kW> : swiglu_bwd_kernel<T, 1>;
   kernel<<<grid.blocks, grid.threads, 0, stream>>>(a);

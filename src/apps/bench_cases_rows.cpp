@@ -156,10 +156,10 @@ template <class T> BenchCases swiglu_cases(const StepShape& s, const Queue& q) {
            const SwigluFwd<T> x{filled<T>(a, "gate_up", rows, 2 * n, q), a.take2<T>("act", rows, n)};
            return [=] { swiglu_fwd(x, q); };
          }});
-    out.push_back({"swiglu", "backward", dims, 0, moved<T>(rows, n, 5), calls, [=](Arena& a) -> Work {
+    out.push_back({"swiglu", "backward", dims, 0, moved<T>(rows, n, 6), calls, [=](Arena& a) -> Work {
                      const SwigluBwd<T> x{filled<T>(a, "gate_up", rows, 2 * n, q),
                                           filled<T>(a, "dact", rows, n, q),
-                                          a.take2<T>("dgate_up", rows, 2 * n)};
+                                          a.take2<T>("dgate_up", rows, 2 * n), a.take2<T>("act", rows, n)};
                      return [=] { swiglu_bwd(x, q); };
                    }});
   }

@@ -40,12 +40,12 @@ CachedDrafter<T> make_cached_drafter(DrafterModel m, int64_t block, const CacheL
   layer.z_mid = matrix("z_mid", h);
   layer.y = matrix("y", h);
   layer.gate_up = matrix("gate_up", 2 * m.intermediate);
-  layer.act = matrix("act", m.intermediate);
   layer.lse = arena.take<Acc<T>>("drafter.lse", block * m.heads);
   d.blocks.layers.assign(static_cast<size_t>(m.layers), layer);
   d.blocks.z_out = matrix("z_out", h);
   d.blocks.hidden = matrix("hidden", h);
   d.blocks.delta = matrix("delta", h);
+  d.blocks.act = matrix("act", m.intermediate);
   c.logits = arena.take2<Acc<T>>("drafter.logits", block, m.vocab);
   c.ids = arena.take<int>("drafter.ids", block);
   c.place = arena.take<int>("drafter.place", 2);

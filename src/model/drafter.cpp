@@ -93,7 +93,6 @@ BlockBuffers<T> make_blocks(const DrafterModel& m, const DrafterLimits& limits, 
                         .z_mid = matrix(p + "z_mid", n.h),
                         .y = matrix(p + "y", n.h),
                         .gate_up = matrix(p + "gate_up", 2 * m.intermediate),
-                        .act = matrix(p + "act", m.intermediate),
                         .inv_rms = vector(p + "inv_rms", 1),
                         .q_inv_rms = vector(p + "q_inv_rms", m.heads),
                         .k_inv_rms = vector(p + "k_inv_rms", m.kv_heads),
@@ -106,11 +105,8 @@ BlockBuffers<T> make_blocks(const DrafterModel& m, const DrafterLimits& limits, 
   b.hidden = matrix("hidden", n.h);
   b.inv_rms = vector("inv_rms", 1);
   b.delta = matrix("delta", n.h);
+  b.act = matrix("act", m.intermediate);
   b.dhidden = matrix("dhidden", n.h);
-  b.dz = matrix("dz", n.h);
-  b.dy = matrix("dy", n.h);
-  b.dact = matrix("dact", m.intermediate);
-  b.dgate_up = matrix("dgate_up", 2 * m.intermediate);
   b.dattention = matrix("dattention", n.q);
   b.dq = matrix("dq", n.q);
   b.dkv = matrix("dkv", 2 * n.kv);
@@ -241,8 +237,8 @@ void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const
                     .inv_rms = s.mid_inv_rms},
                    queue);
     matmul<T, T>({Product::nt, rows(s.y), w.gate_up, rows(s.gate_up)}, queue);
-    swiglu_fwd<T>({.gate_up = rows(s.gate_up), .act = rows(s.act)}, queue);
-    matmul<T, T>({Product::nt, rows(s.act), w.down, rows(b.delta)}, queue);
+    swiglu_fwd<T>({.gate_up = rows(s.gate_up), .act = rows(b.act)}, queue);
+    matmul<T, T>({Product::nt, rows(b.act), w.down, rows(b.delta)}, queue);
     const bool last = l + 1 == b.layers.size();
     z = rows(last ? b.z_out : b.layers[l + 1].z);
     rmsnorm_fwd<T>({.x = rows(s.z_mid),
@@ -264,7 +260,8 @@ void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queu
   const auto rows = [&](const View2<T>& v) { return v.rows_from(0, in.count * d.model.block); };
   const auto context = [&](const auto& v) { return v.rows_from(0, tokens); };
   BlockBuffers<T>& b = d.blocks;
-  const View2<T> dz = rows(b.dz), dy = rows(b.dy), dkv = rows(b.dkv);
+  // dy takes dhidden's place once dz, the gradient of the stream, is computed from it.
+  const View2<T> dz = rows(b.delta), dy = rows(b.dhidden), act = rows(b.act), dkv = rows(b.dkv);
   rmsnorm_bwd<T>({.x = rows(b.z_out),
                   .gain = d.w.norm,
                   .inv_rms = b.inv_rms,
@@ -277,12 +274,13 @@ void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queu
     const LayerBuffers<T>& s = b.layers[l];
     const auto& w = d.w.layers[l];
     const auto& g = d.g.layers[l];
-    // MLP: dz is the gradient of z_mid + act Wd^T.
-    matmul<T, T>({Product::nn, dz, w.down, rows(b.dact)}, queue);
-    matmul<T, A>({Product::tn, dz, rows(s.act), g.down, true}, queue);
-    swiglu_bwd<T>({.gate_up = rows(s.gate_up), .dact = rows(b.dact), .dgate_up = rows(b.dgate_up)}, queue);
-    matmul<T, T>({Product::nn, rows(b.dgate_up), w.gate_up, dy}, queue);
-    matmul<T, A>({Product::tn, rows(b.dgate_up), rows(s.y), g.gate_up, true}, queue);
+    // MLP: dz is the gradient of z_mid + act Wd^T. Gradients take the activations' places.
+    matmul<T, T>({Product::nn, dz, w.down, act}, queue);
+    const View2<T> dgate_up = rows(s.gate_up);
+    swiglu_bwd<T>({.gate_up = dgate_up, .dact = act, .dgate_up = dgate_up, .act = act}, queue);
+    matmul<T, A>({Product::tn, dz, act, g.down, true}, queue);
+    matmul<T, T>({Product::nn, dgate_up, w.gate_up, dy}, queue);
+    matmul<T, A>({Product::tn, dgate_up, rows(s.y), g.gate_up, true}, queue);
     rmsnorm_bwd<T>({.x = rows(s.z_mid),
                     .gain = w.post_norm,
                     .inv_rms = s.mid_inv_rms,

@@ -34,15 +34,19 @@ template <class T> struct ContextBuffers {
 
 // Activations of one layer for one pass of blocks; M = blocks * block rows.
 template <class T> struct LayerBuffers {
-  View2<T> z, u, q_project, kv, q, k, attention, z_mid, y, gate_up, act;
+  View2<T> z, u, q_project, kv, q, k, attention, z_mid, y;
+  View2<T> gate_up;  // its gradient takes its place
   Acc<T>*inv_rms, *q_inv_rms, *k_inv_rms, *mid_inv_rms, *lse;
 };
 template <class T> struct BlockBuffers {
   std::vector<LayerBuffers<T>> layers;
   View2<T> z_out, hidden;  // (M, H) the stream after the last layer, and after the final norm
   Acc<T>* inv_rms;         // (M)
-  View2<T> delta;          // (M, H) a sublayer's output
-  View2<T> dhidden, dz, dy, dact, dgate_up, dattention, dq, dkv;  // gradients, reused by every layer
+  // Reused by every layer.
+  View2<T> delta;    // (M, H) a sublayer's output; backward: gradient of the stream
+  View2<T> act;      // (M, I) SwiGLU's output; backward: its gradient, then itself, computed again
+  View2<T> dhidden;  // (M, H) gradient of `hidden`, then of every norm's output
+  View2<T> dattention, dq, dkv;
   Acc<T>* scratch;
 };
 
@@ -79,7 +83,8 @@ void context_extend(Drafter<T>&, int64_t first, int64_t count, const int* positi
 // Result: blocks.hidden, (rows, H) after the final norm.
 template <class T>
 void blocks_forward(Drafter<T>&, const Blocks&, int64_t tokens, View2<const T> embed, const Queue&);
-// `blocks.dhidden` holds the gradient of blocks.hidden; it is consumed. on_layer(l), when given, is called
+// `blocks.dhidden` holds the gradient of blocks.hidden; it is consumed, and so are the activations.
+// on_layer(l), when given, is called
 // when the gradients of layer l (all but its keys and values, which the context adds to) are queued; the last
 // layer comes first.
 using OnLayer = std::function<void(int64_t)>;

@@ -46,14 +46,21 @@ TYPED_TEST(Swiglu, Backward) {
   for (const auto [rows, width] : kShapes) {
     SCOPED_TRACE(::testing::Message() << rows << "x" << width);
     const Matrix in = random_matrix<T>(2, rows, 2 * width), mdact = random_matrix<T>(3, rows, width);
-    Matrix want(rows, 2 * width);
-    swiglu_bwd_cpu<double>({.gate_up = in.view(), .dact = mdact.view(), .dgate_up = want.view()});
-    const DeviceArray<T> gate_up(q, in), dact(q, mdact), dgate_up(q, rows, 2 * width);
-    swiglu_bwd<T>({.gate_up = gate_up.view(), .dact = dact.view(), .dgate_up = dgate_up.view()}, q);
+    Matrix want(rows, 2 * width), unused(rows, width);
+    swiglu_bwd_cpu<double>(
+        {.gate_up = in.view(), .dact = mdact.view(), .dgate_up = want.view(), .act = unused.view()});
+    const DeviceArray<T> gate_up(q, in), dact(q, mdact), dgate_up(q, rows, 2 * width), act(q, rows, width),
+        forward(q, rows, width);
+    swiglu_fwd<T>({.gate_up = gate_up.view(), .act = forward.view()}, q);
+    swiglu_bwd<T>(
+        {.gate_up = gate_up.view(), .dact = dact.view(), .dgate_up = dgate_up.view(), .act = act.view()}, q);
     EXPECT_TRUE(agrees(dgate_up, want));
-    swiglu_bwd<T>({.gate_up = gate_up.view(), .dact = dact.view(), .dgate_up = gate_up.view()},
-                  q);  // in place
+    EXPECT_TRUE(same_bits(act, forward));
+    swiglu_bwd<T>(
+        {.gate_up = gate_up.view(), .dact = dact.view(), .dgate_up = gate_up.view(), .act = dact.view()},
+        q);  // in place
     EXPECT_TRUE(same_bits(gate_up, dgate_up));
+    EXPECT_TRUE(same_bits(dact, forward));
   }
 }
 
@@ -66,7 +73,8 @@ TYPED_TEST(Swiglu, LargeGates) {
   const DeviceArray<T> act(q, 1, 8), dact(q, Matrix(1, 8, std::vector<double>(8, 1))), dgate_up(q, 1, 16);
   swiglu_fwd<T>({.gate_up = gate_up.view(), .act = act.view()}, q);
   EXPECT_TRUE(near(act.values(), std::vector<double>{0, 0, 0, 0, 100, 200, 1000, 0.7310585786}, kTol<T>));
-  swiglu_bwd<T>({.gate_up = gate_up.view(), .dact = dact.view(), .dgate_up = dgate_up.view()}, q);
+  swiglu_bwd<T>(
+      {.gate_up = gate_up.view(), .dact = dact.view(), .dgate_up = dgate_up.view(), .act = act.view()}, q);
   EXPECT_TRUE(
       near(dgate_up.values(),
            std::vector<double>{0, 0, 0, 0.5, 1, 1, 1, 0.9276705118, 0, 0, 0, 0, 100, 200, 1000, 0.7310585786},
@@ -78,7 +86,8 @@ TYPED_TEST(Swiglu, NoRows) {
   const Queue& q = this->queue();
   const DeviceArray<T> gate_up(q, 0, 16), act(q, 0, 8);
   swiglu_fwd<T>({.gate_up = gate_up.view(), .act = act.view()}, q);
-  swiglu_bwd<T>({.gate_up = gate_up.view(), .dact = act.view(), .dgate_up = gate_up.view()}, q);
+  swiglu_bwd<T>(
+      {.gate_up = gate_up.view(), .dact = act.view(), .dgate_up = gate_up.view(), .act = act.view()}, q);
   EXPECT_TRUE(gate_up.intact() && act.intact());
 }
 
@@ -86,7 +95,8 @@ TEST(SwigluGradient, EqualsFiniteDifferences) {
   Matrix gate_up = random_matrix<double>(4, 3, 20, 2);
   const Matrix dact = random_matrix<double>(5, 3, 10);
   Matrix act(3, 10), dgate_up(3, 20);
-  swiglu_bwd_cpu<double>({.gate_up = gate_up.view(), .dact = dact.view(), .dgate_up = dgate_up.view()});
+  swiglu_bwd_cpu<double>(
+      {.gate_up = gate_up.view(), .dact = dact.view(), .dgate_up = dgate_up.view(), .act = act.view()});
   const auto loss = [&] {
     swiglu_fwd_cpu<double>({.gate_up = gate_up.view(), .act = act.view()});
     return dot(act, dact);
