@@ -61,7 +61,9 @@ void bench(CudaStream stream, const std::string& only) {
       {"S=4096 window 2048", {4096}, 2048, true, 0.749 / 2.3, 3.29 / 2.3},
       {"S=16384", {16384}, 0, false, 1.45, 5.0},
       {"S=16384 window 2048", {16384}, 2048, true, 1.18 / 2.3, 4.19 / 2.3},
+      {"S=2048", {2048}, 0, false, 0, 0},  // as many pairs as the two documents below
       {"2 documents of 2048", {2048, 2048}, 0, false, 0, 0},
+      {"S=1024", {1024}, 0, false, 0, 0},  // and as these four
       {"4 documents of 1024", {1024, 1024, 1024, 1024}, 0, false, 0, 0},
       {"8 documents of 512", std::vector<int>(8, 512), 0, false, 0, 0},
       {"documents 3000 500 120 400 76", {3000, 500, 120, 400, 76}, 0, false, 0, 0},
