@@ -151,7 +151,6 @@ Verdict look(const RunOptions& o, std::optional<RunInputs>& in) {
 
 int run_dump(const RunOptions& o, const MpiSession& mpi) {
   log_init(mpi.rank(), mpi.size());
-  catch_stop_signals();
   Phases phases(mpi.heartbeat(), mpi.rank(), std::getenv("SLIP_TEST_FAULT"));
   phases.at(0, "start");
   const Deadline start = deadline_in(o.config.comm.timeout_s);

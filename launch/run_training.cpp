@@ -10,7 +10,6 @@
 #include "kernels/cuda_queue.hpp"
 #include "launch/rank.hpp"
 #include "launch/run.hpp"
-#include "launch/signals.hpp"
 #include "launch/training_dump.hpp"
 #if SLIP_HAVE_CUDA
 #include "comm/nccl_transport.hpp"
@@ -93,7 +92,6 @@ Plan plan_run(const RunOptions& o, const RunInputs& in, int ranks) {
 
 int run_training(const RunOptions& o, const MpiSession& mpi) {
   log_init(mpi.rank(), mpi.size());
-  catch_stop_signals();
   Phases phases(mpi.heartbeat(), mpi.rank(), std::getenv("SLIP_TEST_FAULT"));
   phases.at(0, "start");
   const Deadline start = deadline_in(o.config.comm.timeout_s);

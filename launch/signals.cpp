@@ -1,12 +1,28 @@
 #include "launch/signals.hpp"
 
+#include <atomic>
 #include <csignal>
+#include <ctime>
 #include <initializer_list>
 
 namespace slip {
 namespace {
-volatile std::sig_atomic_t stop_flag = 0;  // the one thing a handler may touch
-void on_signal(int) { stop_flag = 1; }
+// All that a handler may touch.
+volatile std::sig_atomic_t stop_flag = 0;
+std::atomic<int64_t> first_ns = 0;  // of SIGTERM or SIGINT; 0: none came
+static_assert(std::atomic<int64_t>::is_always_lock_free);
+
+void on_signal(int number) {
+  stop_flag = 1;
+  if (number == SIGUSR1) return;
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  const int64_t now = t.tv_sec * int64_t{1'000'000'000} + t.tv_nsec;
+  int64_t before = 0;
+  if (first_ns.compare_exchange_strong(before, now) || now - before < 1'000'000'000) return;
+  std::signal(number, SIG_DFL);
+  std::raise(number);
+}
 }  // namespace
 
 void catch_stop_signals() {

@@ -1,5 +1,17 @@
 # Sourced by the batch scripts beside it: one rank of slipstream for each task of the job, and its exit code.
+# The batch scripts remember signals from their first command on: `asked`, `cancelled`.
 # SLIPSTREAM names another build, LAUNCHER=mpirun (or srun) another way to start the ranks.
+
+job= teller= woken=
+
+# A launcher hands a signal to the ranks that it has started by then: it is said again.
+tell() {
+  [ -n "$job" ] && [ -z "$teller" ] || return
+  while kill -USR1 $job 2>/dev/null; do sleep 5; done &
+  teller=$!
+}
+trap 'asked=1; woken=1; tell' USR1
+trap 'asked=1; cancelled=1; woken=1; tell' TERM
 
 executable=${SLIPSTREAM:-build/release/slipstream}
 if [ ! -x "$executable" ]; then
@@ -24,22 +36,24 @@ export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # since Slurm 22.05 srun does not
 # ranks COMMAND OPTIONS...: runs it; $code is its exit code. A signal to this script (--signal=B:USR1@SECONDS before the
 # time limit; TERM from scancel) is handed to the ranks as USR1: they save and return 75.
 ranks() {
-  local told=
-  cancelled=
-  trap 'told=1; kill -USR1 $job' USR1
-  trap 'told=1; cancelled=1; kill -USR1 $job' TERM
   "${start[@]}" "$executable" "$@" &
   job=$!
+  [ -z "$asked" ] || tell # it came before
   while :; do # a wait that a signal interrupts returns 128 + its number, and the ranks are still there
+    woken=
     wait $job
     code=$?
-    [ -n "$told" ] || break
-    told=
+    [ -n "$woken" ] || break
   done
+  [ -z "$teller" ] || kill $teller 2>/dev/null
 }
 
 # requeue_if_saved: ranks that were stopped and have saved go on in the next round of the job, unless it was cancelled.
 requeue_if_saved() {
+  if [ "$code" = $((128 + $(kill -l USR1))) ]; then
+    echo "stopped before the ranks had started; there was nothing to save"
+    code=75
+  fi
   [ "$code" = 75 ] || return
   if [ -n "$cancelled" ]; then
     echo "saved and stopped; cancelled, so not put back into the queue"

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <new>
+#include <string_view>
 
 #include "apps/commands.hpp"
 #include "apps/dump_commands.hpp"
@@ -13,6 +14,7 @@
 #include "comm/mpi.hpp"
 #include "core/log.hpp"
 #include "device/cpu_level.hpp"
+#include "launch/signals.hpp"
 
 namespace slip {
 namespace {
@@ -95,6 +97,9 @@ int give_up(const std::string& message, int code) {
 }  // namespace slip
 
 int main(int argc, char** argv) {
+  // Before MPI, which takes a while to start: a signal that comes then is remembered.
+  if (argc > 1 && (argv[1] == std::string_view("train") || argv[1] == std::string_view("dump")))
+    slip::catch_stop_signals();
   // Before any other call of HDF5: its own closing at exit crashes where a write has failed. Owners close
   // what is open.
   H5dont_atexit();

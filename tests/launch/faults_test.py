@@ -15,7 +15,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "apps"))
-from program import DEVICE, ROOT, Folder, command, run, write_config  # noqa: E402
+from program import BUILD, DEVICE, ROOT, Folder, command, run, write_config  # noqa: E402
 
 STEPS, HALF, RANKS = 8, 4, 4
 FULL = os.environ.get("SLIP_FULL_FAULTS") == "1"
@@ -29,14 +29,14 @@ DRAFTER_0, DRAFTER_1, TARGET = 0, 1, 3  # ranks; rank 0 writes checkpoints and h
 
 
 class Run(Folder):
-    def start(self, fault, *options, ranks=RANKS, **settings):
+    def start(self, fault, *options, ranks=RANKS, environment={}, **settings):
         """train.steps = 3 is train_steps=3; stderr goes to a file."""
         changed = {k.replace("_", ".", 1): v for k, v in settings.items()}
         self.config = write_config(self.folder / "run.ini", {**SETTINGS, "log.dir": self.folder / "run", **changed})
         self.said = self.folder / "said"
         with open(self.said, "w") as out:
             return subprocess.Popen(command("train", "--device", DEVICE, "--config", self.config, *options, ranks=ranks), cwd=ROOT,
-                                    stdout=out, stderr=out, env={**os.environ, **({"SLIP_TEST_FAULT": fault} if fault else {})})
+                                    stdout=out, stderr=out, env={**os.environ, **environment, **({"SLIP_TEST_FAULT": fault} if fault else {})})
 
     def checkpoint(self, step):
         return self.folder / "run/checkpoints" / f"step-{step:08}"
@@ -249,6 +249,52 @@ class Signals(Run):
     def test_during_an_evaluation(self):
         self.last = STEPS
         self.stopped("evaluate:0:1:term", (1, 2), eval_tokens="data/tiny/heldout.h5", eval_anchors=1)
+
+    def started_mpirun(self, job):
+        try:
+            children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+            return any(pathlib.Path(f"/proc/{c}/comm").read_text() == "mpirun\n" for c in children)
+        except OSError:  # it ended meanwhile
+            return False
+
+    def test_before_mpi_has_started(self):
+        preload = {"LD_PRELOAD": BUILD + "/tests/launch/libsignal_before_mpi.so"}
+        for ranks, roles in ((None, {k: v for k, v in ALONE.items() if k != "ranks"}), (RANKS, {})):
+            with self.subTest(ranks):
+                self.doCleanups()
+                self.setUp()
+                job = self.start(None, ranks=ranks, environment=preload, train_steps=50, **roles)
+                self.assertEqual(job.wait(timeout=60), 75, self.said.read_text())
+                self.assertIn("signal before MPI", self.said.read_text())
+                self.assertEqual(len(self.metrics()), 1)
+                self.assertEqual((self.folder / "run/checkpoints/latest").read_text(), "step-00000001\n")
+
+    def test_at_any_instant_of_the_start(self):
+        for i in range(40 if FULL else 8):
+            self.doCleanups()
+            self.setUp()
+            job = self.start(None, ranks=2, roles_targets=1, roles_drafters=1, train_steps=5000)
+            while not self.started_mpirun(job):
+                time.sleep(0.001)
+            time.sleep(i * (0.05 if FULL else 0.2))
+            job.send_signal(signal.SIGUSR1)
+            self.assertEqual(job.wait(timeout=60), 75, f"{i}: {self.said.read_text()}")
+            self.assertFalse(self.processes())
+            if (self.folder / "run/checkpoints").exists():
+                steps = len(self.metrics())
+                self.assertEqual((self.folder / "run/checkpoints/latest").read_text(), f"step-{steps:08}\n")
+
+    def test_a_second_one_without_a_launcher(self):
+        job = self.start(f"save/optimizer:{HALF}:0:sleep=20", **ALONE)
+        self.wait_for("test fault", job)
+        for _ in range(2):  # an echo
+            job.send_signal(signal.SIGTERM)
+        time.sleep(1.2)
+        self.assertIsNone(job.poll())
+        job.send_signal(signal.SIGINT)
+        self.assertEqual(job.wait(timeout=5), -signal.SIGINT)
+        self.assertFalse(self.checkpoint(HALF).exists())
+        self.resume(ranks=None)
 
     def test_a_second_one_while_saving(self):
         for second in (signal.SIGUSR1, signal.SIGTERM):

@@ -37,16 +37,37 @@ def ranks_alive():
 
 
 class LaunchRun(unittest.TestCase):
+    def start_fake(self, *lines):
+        """launch/run with an mpirun of these lines of Python; returns when that is running."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        fake, runs = pathlib.Path(folder.name) / "mpirun", pathlib.Path(folder.name) / "runs"
+        fake.write_text("\n".join(["#!/usr/bin/env python3", "import pathlib, signal, sys, time", *lines[:-1], f"pathlib.Path('{runs}').touch()", lines[-1]]))
+        fake.chmod(0o755)
+        environment = {**os.environ, "PATH": f"{folder.name}:{os.environ['PATH']}"}
+        job = subprocess.Popen(["launch/run", "-n", "2", "--build", BUILD, "x"], stderr=subprocess.PIPE, text=True, env=environment)
+        end = time.monotonic() + 30
+        while not runs.exists():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+        return job
+
     def test_an_mpirun_that_hangs_alone_is_ended(self):
-        with tempfile.TemporaryDirectory() as folder:
-            fake = pathlib.Path(folder) / "mpirun"
-            fake.write_text("#!/usr/bin/env python3\nimport time\ntime.sleep(600)\n")
-            fake.chmod(0o755)
-            environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-            command = ["launch/run", "-n", "2", "--build", BUILD, "abort"]
-            job = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+        job = self.start_fake("time.sleep(600)")
+        self.assertIn("mpirun hung", job.communicate(timeout=60)[1])
         self.assertEqual(job.returncode, 4)
-        self.assertIn("mpirun hung", job.stderr)
+
+    def test_a_signal_before_mpirun_listens_loses_nothing(self):
+        job = self.start_fake("time.sleep(600)")  # as mpirun is in its first moments: the signal ends it
+        job.send_signal(signal.SIGUSR1)
+        self.assertIn("before the ranks had started; there was nothing to save", job.communicate(timeout=30)[1])
+        self.assertEqual(job.returncode, 75)
+
+    def test_a_signal_before_the_ranks_are_there_is_said_again(self):
+        job = self.start_fake("heard = []", "signal.signal(signal.SIGUSR1, lambda *_: heard.append(1) or len(heard) > 1 and sys.exit(75))", "time.sleep(600)")
+        job.send_signal(signal.SIGUSR1)
+        job.communicate(timeout=30)
+        self.assertEqual(job.returncode, 75)
 
     def test_arguments_arrive_as_they_are(self):
         self.assertEqual(run("arguments", "--set", "a=b c", "-n", "7"), (0, "2 ranks <--set> <a=b c> <-n> <7>\n", ""))

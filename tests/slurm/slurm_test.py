@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -108,6 +109,36 @@ class Slurm(Folder):
         self.assertEqual((self.folder / f"runs/gone-{job}/checkpoints/latest").read_text(), f"step-{STOP:08}\n")
         time.sleep(1)
         self.assertEqual(self.slurm.state(job)["JobState"], "CANCELLED")
+
+    def listens(self, job):
+        """Does the batch script of this job catch SIGUSR1 by now?"""
+        for status in pathlib.Path("/proc").glob("[0-9]*/status"):
+            try:
+                if f"job{int(job):05}/slurm_script".encode() in (status.parent / "cmdline").read_bytes():
+                    caught = int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16)
+                    return caught >> signal.SIGUSR1 - 1 & 1
+            except (OSError, TypeError):  # it ended meanwhile
+                pass
+        return False
+
+    def test_a_signal_before_the_ranks_have_started(self):
+        """As soon as the batch script catches it: the job goes back into the queue all the same, and is done in its second round."""
+        jobs = {}
+        for launcher in LAUNCHERS:
+            name = "early-" + launcher
+            job = jobs[name] = self.submit("train", self.config, "--device", "cpu", name=name, launcher=launcher)
+            self.slurm.wait_for(lambda: self.listens(job), f"trap of {name}")
+            self.slurm.call("scancel", "--batch", "--signal=USR1", job)
+        for name, job in jobs.items():
+            self.slurm.wait_for(lambda: self.slurm.state(job)["JobState"] == "PENDING", f"requeued {name}")
+            self.slurm.call("scontrol", "update", f"JobId={job}", "StartTime=now+3")
+        for name, job in jobs.items():
+            with self.subTest(name):
+                self.slurm.wait_for(lambda: self.ended(job), f"end of {name}", 60)
+                state = self.slurm.state(job)
+                self.assertEqual((state["JobState"], state["Restarts"]), ("COMPLETED", "1"), self.log(name, job))
+                metrics = (self.folder / f"runs/{name}-{job}/metrics.jsonl").read_text().splitlines()
+                self.assertEqual([json.loads(line)["step"] for line in metrics], list(range(1, STEPS + 1)))
 
     def test_a_rank_that_is_killed_fails_the_job(self):
         for launcher in LAUNCHERS:
