@@ -14,7 +14,7 @@
 #include "launch/gradient_sum.hpp"
 #include "launch/rank.hpp"
 #include "launch/report.hpp"
-#include "launch/row_table.hpp"
+#include "launch/row_requests.hpp"
 #include "launch/run_log.hpp"
 #include "launch/signals.hpp"
 #include "train/optimizer.hpp"
@@ -35,6 +35,7 @@ template <class T> class DrafterRank {
         queue_(queue),
         state_(in.state),
         rows_(in, o.config.data),
+        requests_(o, plan, rows_, ranks.drafter_index()),
         frozen_(load_frozen(arena)),
         drafter_(make_drafter<T>(in.drafter, in.limits, arena, queue)),
         pass_(make_pass_buffers<T>(in.drafter, in.limits, arena)),
@@ -60,22 +61,15 @@ template <class T> class DrafterRank {
   Deadline deadline() const { return deadline_in(o_.config.comm.timeout_s); }
 
   void load_start();
-  int64_t epoch_steps(int64_t epoch) {
-    return steps_of_epoch(static_cast<int64_t>(rows_.train_rows(epoch).size()),
-                          o_.config.train.rows_per_step);
-  }
   bool data_left() const {
     return o_.config.data.epochs == 0 || state_.epoch < o_.config.data.epochs || o_.extend > 0;
   }
   bool evaluates_after(int64_t step) const;
-  std::vector<RowId> my_rows(int64_t epoch, int64_t epoch_step);
-  void request_ahead();
   void sum_over_ranks(StepSums&);
   StepSums train_rows();
   TrainingForward<T> forward() { return {drafter_, pass_, row_, feed_, frozen_}; }
   DecodedEvaluation evaluate_prompts();
   void report_evaluation();
-  void advance_cursor();
   bool update(const StepSums&, StepReport&);
   void save(const char* why);
   void report() const;
@@ -87,6 +81,7 @@ template <class T> class DrafterRank {
   const Queue& queue_;
   TrainerState state_;
   RowTable rows_;
+  RowRequests requests_;
   TargetWeights<T> frozen_;
   Drafter<T> drafter_;
   PassBuffers<T> pass_;
@@ -96,8 +91,6 @@ template <class T> class DrafterRank {
   std::unique_ptr<RunLog> log_;
   GradientSum<T> gradients_;
   std::optional<PromptEvaluator<T>> prompts_;
-  // Rows requested and not yet trained: always the next ones of this rank, in order.
-  int64_t ahead_epoch_ = 0, ahead_step_ = 0, ahead_in_step_ = 0, ahead_steps_ = 0;
   double waited_s_ = 0;
   int64_t saved_step_ = -1;
   CheckpointSaver saver_;
@@ -126,45 +119,13 @@ template <class T> void DrafterRank<T>::load_start() {
   } else {
     new_masters(optimizer_, drafter_, o_.config.data.seed, queue_);
   }
-  ahead_epoch_ = state_.epoch;
-  ahead_step_ = state_.epoch_step;
+  requests_.start(state_);
 }
 
 template <class T> bool DrafterRank<T>::evaluates_after(int64_t step) const {
   if (!in_.eval && !prompts_) return false;
   const int64_t every = o_.config.eval.every_steps;
   return step == 0 || step == state_.total_steps || (every > 0 && step % every == 0);
-}
-
-// The rows of a step that this rank trains.
-template <class T> std::vector<RowId> DrafterRank<T>::my_rows(int64_t epoch, int64_t epoch_step) {
-  const int64_t all = static_cast<int64_t>(rows_.train_rows(epoch).size()),
-                per_step = o_.config.train.rows_per_step;
-  std::vector<RowId> out;
-  for (int64_t r = 0; r < per_step && epoch_step * per_step + r < all; ++r) {
-    if (plan_.drafter_rank(r) == ranks_.drafter_index())
-      out.push_back({kTrainRow, 0, epoch, epoch_step * per_step + r});
-  }
-  return out;
-}
-
-// Asks for the next rows while slots are free, but never past a step after which there may be an evaluation
-// or the end: its rows would be in the way. (A skipped step moves that point; then the requests just go on.)
-template <class T> void DrafterRank<T>::request_ahead() {
-  for (;;) {
-    const int64_t step = state_.step + ahead_steps_;  // updates made when the rows ahead are trained
-    if (ahead_steps_ > 0 && (step >= state_.total_steps || evaluates_after(step))) return;
-    const std::vector<RowId> rows = my_rows(ahead_epoch_, ahead_step_);
-    if (ahead_in_step_ < static_cast<int64_t>(rows.size())) {
-      if (!feed_.try_request(rows[static_cast<size_t>(ahead_in_step_)])) return;
-      ++ahead_in_step_;
-      continue;
-    }
-    ahead_in_step_ = 0;
-    ++ahead_steps_;
-    if (++ahead_step_ >= epoch_steps(ahead_epoch_)) ++ahead_epoch_, ahead_step_ = 0;
-    if (o_.config.data.epochs > 0 && o_.extend == 0 && ahead_epoch_ >= o_.config.data.epochs) return;
-  }
 }
 
 template <class T> void DrafterRank<T>::sum_over_ranks(StepSums& s) {
@@ -175,9 +136,11 @@ template <class T> void DrafterRank<T>::sum_over_ranks(StepSums& s) {
 template <class T> StepSums DrafterRank<T>::train_rows() {
   zero(drafter_.grads, drafter_.layout.count * static_cast<int64_t>(sizeof(Acc<T>)), queue_);
   StepSums sums;
-  const std::vector<RowId> mine = my_rows(state_.epoch, state_.epoch_step);
+  const std::vector<RowId> mine = requests_.of_step(state_.epoch, state_.epoch_step);
   for (const RowId& id : mine) {
-    request_ahead();
+    requests_.ask_ahead(
+        state_, [this](int64_t step) { return evaluates_after(step); },
+        [this](const RowId& next) { return feed_.try_request(next); });
     const RowTokens tokens = rows_.read(id);
     const RowBlocks blocks = make_blocks(tokens, in_.drafter, in_.label_mask,
                                          {o_.config.train.anchors, o_.config.data.seed, id.epoch});
@@ -244,14 +207,6 @@ template <class T> void DrafterRank<T>::report_evaluation() {
   fail_peer("");
 }
 
-template <class T> void DrafterRank<T>::advance_cursor() {
-  if (++state_.epoch_step >= epoch_steps(state_.epoch)) ++state_.epoch, state_.epoch_step = 0;
-  if (ahead_steps_ > 0) --ahead_steps_;
-  if (ahead_epoch_ < state_.epoch || (ahead_epoch_ == state_.epoch && ahead_step_ < state_.epoch_step)) {
-    ahead_epoch_ = state_.epoch, ahead_step_ = state_.epoch_step, ahead_in_step_ = 0;
-  }
-}
-
 // One optimizer update from the summed gradients; false when the step had to be skipped. All ranks see the
 // same sums and norm, so they skip alike.
 template <class T> bool DrafterRank<T>::update(const StepSums& sums, StepReport& report) {
@@ -276,7 +231,7 @@ template <class T> bool DrafterRank<T>::update(const StepSums& sums, StepReport&
   ++state_.bad_steps;
   ++state_.bad_in_a_row;
   std::vector<int64_t> documents;
-  for (const RowId& id : my_rows(state_.epoch, state_.epoch_step)) {
+  for (const RowId& id : requests_.of_step(state_.epoch, state_.epoch_step)) {
     const RowTokens row = rows_.read(id);
     documents.insert(documents.end(), row.document_ids.begin(), row.document_ids.end());
   }
@@ -340,7 +295,7 @@ template <class T> int DrafterRank<T>::run() {
                       .dump_wait_s = 0};
     const bool updated = update(sums, report);
     saver_.poll();
-    advance_cursor();
+    requests_.advance(state_);
     report.step = state_.step;
     report.bad_steps = state_.bad_steps;
     report.seconds = seconds_since(last);

@@ -78,37 +78,46 @@ int settle(const MpiSession& mpi, const std::function<void()>& look, const Deadl
   return verdict.code;
 }
 
-std::string first_difference(const Facts& rank_0, const Facts& here, const std::string& name_0,
-                             const std::string& name_here) {
+Difference first_difference(const Facts& rank_0, const Facts& here, const std::string& name_0,
+                            const std::string& name_here) {
   for (size_t i = 0; i < std::max(rank_0.size(), here.size()); ++i) {
     if (i < rank_0.size() && i < here.size() && rank_0[i] == here[i]) continue;
     if (i >= rank_0.size() || i >= here.size() || rank_0[i].first != here[i].first)
-      return fmt::format("{} and {} are different programs; {}", name_0, name_here, remedy("slipstream"));
-    return fmt::format("{} is '{}' on {} and '{}' on {}; {}", here[i].first, rank_0[i].second, name_0,
-                       here[i].second, name_here, remedy(here[i].first));
+      return {fmt::format("{} and {} are different programs", name_0, name_here), remedy("slipstream")};
+    return {fmt::format("{} is '{}' on {} and '{}' on {}", here[i].first, rank_0[i].second, name_0,
+                        here[i].second, name_here),
+            remedy(here[i].first)};
   }
-  return "";
+  return {};
 }
 
-int settle_facts(const MpiSession& mpi, const Facts& facts, const Deadline& deadline) {
+Difference compare_facts(const MpiSession& mpi, const Facts& facts, const Deadline& deadline) {
   const std::string mine = packed(facts);
-  require(static_cast<int64_t>(mine.size()) < kFactsBytes, "settle_facts: that much cannot be meant");
+  require(static_cast<int64_t>(mine.size()) < kFactsBytes, "compare_facts: that much cannot be meant");
   const uint64_t hash = std::hash<std::string>{}(mine);
   std::vector<uint64_t> all(static_cast<size_t>(mpi.size()));
   const char* what = "versions and configuration of the ranks";
   allgather(mpi.world(), &hash, sizeof hash, all.data(), deadline, what);
-  if (std::count(all.begin(), all.end(), hash) == mpi.size()) return 0;
+  if (std::count(all.begin(), all.end(), hash) == mpi.size()) return {};
   int64_t bytes = static_cast<int64_t>(mine.size());
   broadcast(mpi.world(), 0, &bytes, sizeof bytes, deadline, what);
   if (bytes < 0 || bytes >= kFactsBytes) fail(fmt::format("{}: rank 0 sends {} bytes", what, bytes));
   std::string first = mpi.rank() == 0 ? mine : std::string(static_cast<size_t>(bytes), '\0');
   broadcast(mpi.world(), 0, first.data(), bytes, deadline, what);
-  const std::string difference =
+  const Difference here =
       first_difference(unpacked(first), facts, mpi.peers().name(0), mpi.peers().name(mpi.rank()));
-  const Verdict verdict =
-      agree(mpi.world(), difference.empty() ? Verdict{} : Verdict{kUsage, difference}, deadline, what);
-  if (verdict.code != 0 && mpi.rank() == 0) log_error(verdict.message);
-  return verdict.code;
+  Verdict verdict;  // a remedy is one line: what follows the last line end
+  if (!here.found.empty()) verdict = {kUsage, here.found + "\n" + here.remedy};
+  const std::string said = agree(mpi.world(), verdict, deadline, what).message;
+  const size_t end = said.rfind('\n');
+  return end == std::string::npos ? Difference{} : Difference{said.substr(0, end), said.substr(end + 1)};
+}
+
+int settle_facts(const MpiSession& mpi, const Facts& facts, const Deadline& deadline) {
+  const Difference d = compare_facts(mpi, facts, deadline);
+  if (d.found.empty()) return kOk;
+  if (mpi.rank() == 0) log_error(fmt::format("{}; {}", d.found, d.remedy));
+  return kUsage;
 }
 
 GpuChoice settle_gpus(const MpiSession& mpi, bool share, const Deadline& deadline) {

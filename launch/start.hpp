@@ -20,10 +20,14 @@ int settle(const MpiSession&, const std::function<void()>& look, const Deadline&
 // configuration keys.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-// The first fact of `here` that is not as it is on rank 0, and what to try; empty: alike. The names are as
-// Peers::name says them.
-std::string first_difference(const Facts& rank_0, const Facts& here, const std::string& name_0,
-                             const std::string& name_here);
+struct Difference {
+  std::string found, remedy;  // both empty: alike
+};
+// The first fact of `here` that is not as it is on rank 0. The names are as Peers::name says them.
+Difference first_difference(const Facts& rank_0, const Facts& here, const std::string& name_0,
+                            const std::string& name_here);
+// The same over all ranks, and the same on all of them: what the lowest rank that differs from rank 0 found.
+Difference compare_facts(const MpiSession&, const Facts&, const Deadline&);
 // `settle` for the facts: usage where a rank's differ from those of rank 0.
 int settle_facts(const MpiSession&, const Facts&, const Deadline&);
 

@@ -26,12 +26,13 @@ struct Models {
 template <class T>
 TargetWeights<T> target_weights(const DecodeOptions& o, const Models& m, Arena& arena, const Queue& queue) {
   const TargetParts all{m.target.layers, true, true};
-  if (o.synthetic) return synthetic_target<T>(m.target, all, static_cast<uint64_t>(o.seed), arena, queue);
+  if (o.synthetic)
+    return synthetic_target<T>(m.target, all, static_cast<uint64_t>(o.answers.seed), arena, queue);
   return load_target<T>(m.target, WeightFolder(o.target), all, arena, queue);
 }
 
 template <class T> void fill_drafter(const DecodeOptions& o, Drafter<T>& d, const Queue& queue) {
-  const uint64_t seed = static_cast<uint64_t>(o.seed);
+  const uint64_t seed = static_cast<uint64_t>(o.answers.seed);
   if (o.synthetic || o.untrained) return synthetic_weights(d, seed, queue);
   set_weights(d, published_parameters(d.layout, o.drafter), queue);
 }
@@ -40,8 +41,8 @@ template <class T>
 Decoded decode(const DecodeOptions& o, const Models& m, const Prompts& prompts, const Comm* comm,
                const Queue& queue) {
   Arena arena(queue.device);
-  const DecodeRule rule{o.block, o.max_new, m.stops, static_cast<float>(o.temperature),
-                        static_cast<uint64_t>(o.seed)};
+  const DecodeRule rule{o.answers.block, o.answers.max_new, m.stops,
+                        static_cast<float>(o.answers.temperature), static_cast<uint64_t>(o.answers.seed)};
   PromptDecoder<T> decoder(m.target, target_weights<T>(o, m, arena, queue), &m.drafter, prompts.longest(),
                            rule, arena, queue);
   fill_drafter(o, decoder.drafter(), queue);
@@ -72,20 +73,19 @@ void read_models(DecodeOptions& o, Models& m, Prompts& prompts) {
   m.drafter = o.untrained || o.synthetic ? read_new_drafter_config(o.drafter, m.target)
                                          : read_drafter_config(o.drafter, &m.target);
   check_fit(m.drafter, m.target, o.target);
-  if (o.block > m.drafter.block)
-    fail_usage(
-        fmt::format("--block: {} is above the trained {} ({})", o.block, m.drafter.block, m.drafter.source));
-  if (o.block == 0) o.block = m.drafter.block;
+  if (o.answers.block > m.drafter.block)
+    fail_usage(fmt::format("--block: {} is above the trained {} ({})", o.answers.block, m.drafter.block,
+                           m.drafter.source));
+  if (o.answers.block == 0) o.answers.block = m.drafter.block;
   m.stops = stop_tokens(o.target, m.target.vocab);
-  prompts = read_prompts(o.prompts, m.target.vocab, m.target.max_position, o.documents);
+  prompts = read_prompts(o.prompts, m.target.vocab, m.target.max_position, o.answers.documents);
 }
 
 }  // namespace
 
 int run_decode(const Arguments& arguments, int& argc, char**& argv) {
   DecodeOptions o;
-  std::string temperature = "0", precision, device_text = "auto";
-  bool json = false, share_gpu = false;
+  bool json = false;
   Options options(
       "decode", "--target DIR --drafter DIR --prompts SHARD",
       "Speculative decoding of prompts with key/value caches, as a server does it: the drafter proposes a "
@@ -97,48 +97,33 @@ int run_decode(const Arguments& arguments, int& argc, char**& argv) {
       "share the prompts; the report is the same.");
   options.need("target", &o.target, "folder of the target: config.json and safetensors")
       .need("drafter", &o.drafter, "folder of the drafter: config.json and model.safetensors")
-      .need("prompts", &o.prompts, "token shard, glob or several separated by commas")
-      .number("max-new", &o.max_new, "tokens of a response at most")
-      .number("block", &o.block, "tokens verified at once, up to the trained block (0: that)")
-      .text("temperature", &temperature,
-            "0: greedy; above: the target's tokens are sampled, drafts stay greedy (lossless)")
-      .number("seed", &o.seed,
-              "of sampling: a token depends on seed, document and position only; and of made-up weights")
-      .flag("baseline", &o.baseline, "also decode without the drafter, and compare token by token")
-      .number("documents", &o.documents, "only the first so many (0: all)")
+      .need("prompts", &o.prompts, "token shard, glob or several separated by commas");
+  o.answers.add_to(options);
+  options.flag("baseline", &o.baseline, "also decode without the drafter, and compare token by token")
       .number("show", &o.show, "print so many responses as text")
       .flag("json", &json, "print JSON, every response included")
       .flag("untrained", &o.untrained,
             "a new drafter from --drafter's config.json alone, as training starts with")
       .flag("synthetic-weights", &o.synthetic,
-            "made-up weights for both from their config.json alone, for timing")
-      .text("precision", &precision, "fp32 or bf16; bf16 on a GPU unless told")
-      .text("device", &device_text, "auto, cpu or cuda")
-      .flag("share-gpu", &share_gpu, "let ranks share a GPU");
+            "made-up weights for both from their config.json and --seed alone, for timing");
   if (!options.parse(arguments)) return kOk;
-  const auto at_least = [](const char* name, int64_t value, int64_t least) {
-    if (value < least) fail_usage(fmt::format("--{}: {} is below {}", name, value, least));
-  };
-  at_least("max-new", o.max_new, 1), at_least("block", o.block, 0), at_least("seed", o.seed, 0);
-  at_least("documents", o.documents, 0), at_least("show", o.show, 0);
-  o.temperature = parse_temperature(temperature);
-  const Device device = choose_device_kind(device_text);
-  if (precision.empty()) precision = device == Device::cpu ? "fp32" : "bf16";
-  const bool bf16 = bf16_asked(precision, device);
+  o.answers.settle();
+  if (o.show < 0) fail_usage(fmt::format("--show: {} is below 0", o.show));
+  const Device device = o.answers.device;
   const std::unique_ptr<MpiSession> mpi = decode_session(argc, argv);
   const Comm* const comm = mpi ? &mpi->world() : nullptr;
   Models m;
   Prompts prompts;
-  const GpuChoice gpu = settle_ranks(mpi.get(), device, precision, share_gpu);
+  const GpuChoice gpu = settle_ranks(mpi.get(), o.answers);
   if (gpu.code != kOk) return gpu.code;
   const int refused = on_all_ranks(comm, kTimeout, [&] { read_models(o, m, prompts); });
   if (refused != kOk) return refused;
   if (mpi) o.ranks = mpi->size();
   const Decoded d = with_queue(
-      device, bf16, [&]<class T>(const Queue& queue) { return decode<T>(o, m, prompts, comm, queue); },
-      gpu.device);
+      device, o.answers.bf16(),
+      [&]<class T>(const Queue& queue) { return decode<T>(o, m, prompts, comm, queue); }, gpu.device);
   if (mpi && mpi->rank() != 0) return kOk;
-  const std::string kind = fmt::format("{} {}", device == Device::cpu ? "cpu" : "cuda", precision);
+  const std::string kind = fmt::format("{} {}", device == Device::cpu ? "cpu" : "cuda", o.answers.precision);
   std::cout << (json ? decode_json(o, kind, prompts, d) : decode_text(o, kind, prompts, d));
   return kOk;
 }

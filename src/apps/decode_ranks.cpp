@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <cstdlib>
 
 #include "apps/version.hpp"
@@ -48,23 +46,15 @@ int on_all_ranks(const Comm* comm, double timeout_s, const std::function<void()>
   return kOk;
 }
 
-double parse_temperature(const std::string& text) {
-  double t = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), t);
-  if (error != std::errc() || end != text.data() + text.size() || !(t >= 0) || !std::isfinite(t))
-    fail_usage(fmt::format("--temperature {}: want a number from 0", text));
-  return t;
-}
-
-GpuChoice settle_ranks(const MpiSession* mpi, Device device, const std::string& precision, bool share) {
+GpuChoice settle_ranks(const MpiSession* mpi, const AnswerOptions& o) {
   if (mpi == nullptr) return {};
   const Deadline start = deadline_in(60);
   Facts facts = version_facts();
-  facts.emplace_back("--device", device == Device::cpu ? "cpu" : "cuda");
-  facts.emplace_back("--precision", precision);
+  facts.emplace_back("--device", o.device == Device::cpu ? "cpu" : "cuda");
+  facts.emplace_back("--precision", o.precision);
   const int code = settle_facts(*mpi, facts, start);
-  if (code != kOk || device == Device::cpu) return {.code = code};
-  return settle_gpus(*mpi, share, start);
+  if (code != kOk || o.device == Device::cpu) return {.code = code};
+  return settle_gpus(*mpi, o.share_gpu, start);
 }
 
 }  // namespace slip

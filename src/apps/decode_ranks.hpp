@@ -2,10 +2,9 @@
 #pragma once
 #include <functional>
 #include <memory>
-#include <string>
 
+#include "apps/answer_options.hpp"
 #include "comm/mpi.hpp"
-#include "device/queue.hpp"
 #include "launch/start.hpp"
 
 namespace slip {
@@ -17,11 +16,8 @@ std::unique_ptr<MpiSession> decode_session(int& argc, char**& argv);
 // return its exit code. Alone (comm null): just runs it.
 int on_all_ranks(const Comm* comm, double timeout_s, const std::function<void()>& read);
 
-// --temperature: a number from 0, or fail_usage.
-double parse_temperature(const std::string& text);
-
 // Ranks that differ, or that would share a GPU unasked, are refused by the code; the GPU of this rank. Alone
 // (mpi null) and on the CPU it is 0.
-GpuChoice settle_ranks(const MpiSession* mpi, Device, const std::string& precision, bool share);
+GpuChoice settle_ranks(const MpiSession* mpi, const AnswerOptions&);
 
 }  // namespace slip

@@ -61,10 +61,16 @@ int64_t first_difference(const Response& a, const Response& b) {
 
 std::string decode_json(const DecodeOptions& o, const std::string& kind, const Prompts& prompts,
                         const Decoded& d) {
-  Facts out{{"target", o.target}, {"drafter", o.drafter}, {"prompts", o.prompts},         {"device", kind},
-            {"block", o.block},   {"max_new", o.max_new}, {"temperature", o.temperature}, {"seed", o.seed},
+  Facts out{{"target", o.target},
+            {"drafter", o.drafter},
+            {"prompts", o.prompts},
+            {"device", kind},
+            {"block", o.answers.block},
+            {"max_new", o.answers.max_new},
+            {"temperature", o.answers.temperature},
+            {"seed", o.answers.seed},
             {"ranks", o.ranks}};
-  out.update(acceptance_json(acceptance_of(d.responses, o.block)));
+  out.update(acceptance_json(acceptance_of(d.responses, o.answers.block)));
   out["seconds"] = d.seconds;
   out["tokens_per_s"] = rate(token_count(d.responses), d.seconds);
   if (o.baseline) {
@@ -77,7 +83,7 @@ std::string decode_json(const DecodeOptions& o, const std::string& kind, const P
                        {"seconds", d.plain_seconds},
                        {"tokens_per_s", rate(token_count(d.plain), d.plain_seconds)}};
   }
-  const Facts families = families_json(acceptance_by_family(prompts, d.responses, o.block));
+  const Facts families = families_json(acceptance_by_family(prompts, d.responses, o.answers.block));
   if (!families.empty()) out["families"] = families;
   Facts list = Facts::array();
   for (size_t i = 0; i < d.responses.size(); ++i) {
@@ -102,9 +108,9 @@ std::string decode_json(const DecodeOptions& o, const std::string& kind, const P
 
 std::string decode_text(const DecodeOptions& o, const std::string& kind, const Prompts& prompts,
                         const Decoded& d) {
-  const Acceptance a = acceptance_of(d.responses, o.block);
+  const Acceptance a = acceptance_of(d.responses, o.answers.block);
   std::string out = fmt::format("{} prompts of {}, {}, block {}, temperature {}\n", a.responses, o.prompts,
-                                kind, o.block, o.temperature);
+                                kind, o.answers.block, o.answers.temperature);
   for (size_t i = 0; i < d.responses.size() && static_cast<int64_t>(i) < o.show; ++i) {
     const Response& r = d.responses[i];
     out += fmt::format("  document {}: {} tokens in {} cycles{}\n", prompts.list[i].document, r.tokens.size(),
@@ -131,7 +137,7 @@ std::string decode_text(const DecodeOptions& o, const std::string& kind, const P
                                                    rate(token_count(d.plain), d.plain_seconds)));
     for (const Facts& f : differ) out += fact_row("  differs", f.dump());
   }
-  for (const auto& [name, one] : acceptance_by_family(prompts, d.responses, o.block)) {
+  for (const auto& [name, one] : acceptance_by_family(prompts, d.responses, o.answers.block)) {
     out += fact_row("  " + printable(name), fmt::format("{:.2f} pooled, {:.2f} mean, {} responses, {} tokens",
                                                         one.pooled, one.mean, one.responses, one.tokens));
   }

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/answer_options.hpp"
 #include "decode/acceptance.hpp"
 #include "io/prompts.hpp"
 
@@ -10,8 +11,8 @@ namespace slip {
 
 struct DecodeOptions {
   std::string target, drafter, prompts;
-  int64_t max_new = 256, block = 0, seed = 0, show = 0, documents = 0, ranks = 1;
-  double temperature = 0;
+  AnswerOptions answers;
+  int64_t show = 0, ranks = 1;
   bool baseline = false, untrained = false, synthetic = false;
 };
 

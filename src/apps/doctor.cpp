@@ -114,24 +114,11 @@ std::string json_text(const std::vector<Line>& lines, int64_t failures) {
 
 // Programs that differ between ranks misunderstand each other's messages.
 Finding compare_versions(const MpiSession& mpi) {
-  const std::vector<std::string> all = gathered(mpi.world(), version_text());
-  for (size_t r = 1; r < all.size(); ++r) {
-    if (all[r] == all[0]) continue;
-    std::string mine = all[r];
-    std::replace(mine.begin(), mine.end(), '\n', ' ');
-    return {Health::fail, "versions",
-            fmt::format("{} differs from rank 0: {}", mpi.peers().name(static_cast<int>(r)), mine),
-            "start the same program, with the same libraries, on every host"};
-  }
-  std::string text = version_text();
-  text.pop_back();
+  const Facts facts = version_facts();
+  const Difference d = compare_facts(mpi, facts, deadline_in(kTimeout));
+  if (!d.found.empty()) return {Health::fail, "versions", d.found, d.remedy};
   std::string one;
-  for (const char c : text) {
-    if (c == '\n')
-      one += ", ";
-    else if (c != ' ' || (!one.empty() && one.back() != ' '))
-      one += c;
-  }
+  for (const auto& [name, value] : facts) one += fmt::format("{}{} {}", one.empty() ? "" : ", ", name, value);
   return {Health::ok, "versions", one, ""};
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "apps/answer_options.hpp"
 #include "apps/commands.hpp"
 #include "apps/decode_ranks.hpp"
 #include "apps/generate_journal.hpp"
@@ -24,8 +25,7 @@ constexpr double kTimeout = 600;  // seconds that a rank waits for the others to
 
 struct GenerateOptions {
   std::string target, drafter, prompts, out, settings;
-  int64_t max_new = 256, block = 0, seed = 0, documents = 0;
-  double temperature = 0;
+  AnswerOptions answers;
 };
 struct Models {
   TargetModel target;
@@ -37,15 +37,18 @@ struct Models {
 };
 
 // What an answer depends on; a shard and its journals carry it.
-std::string settings_of(const GenerateOptions& o, const Models& m, const std::string& precision) {
-  return nlohmann::json{
-      {"target", o.target},    {"prompts", o.prompts},         {"documents", m.prompts.list.size()},
-      {"max_new", o.max_new},  {"temperature", o.temperature}, {"seed", o.seed},
-      {"precision", precision}}
+std::string settings_of(const GenerateOptions& o, const Models& m) {
+  return nlohmann::json{{"target", o.target},
+                        {"prompts", o.prompts},
+                        {"documents", m.prompts.list.size()},
+                        {"max_new", o.answers.max_new},
+                        {"temperature", o.answers.temperature},
+                        {"seed", o.answers.seed},
+                        {"precision", o.answers.precision}}
       .dump();
 }
 
-void read_models(GenerateOptions& o, const std::string& precision, Models& m) {
+void read_models(GenerateOptions& o, Models& m) {
   m.target = read_target_config(o.target);
   if (!m.target.linear.empty()) {
     fail_usage(
@@ -58,11 +61,11 @@ void read_models(GenerateOptions& o, const std::string& precision, Models& m) {
     check_fit(*m.drafter, m.target, o.target);
   }
   const int64_t most = m.drafter ? m.drafter->block : 1;
-  if (o.block > most) fail_usage(fmt::format("--block: {} is above {}", o.block, most));
-  if (o.block == 0) o.block = most;
+  if (o.answers.block > most) fail_usage(fmt::format("--block: {} is above {}", o.answers.block, most));
+  if (o.answers.block == 0) o.answers.block = most;
   m.stops = stop_tokens(o.target, m.target.vocab);
-  m.prompts = read_prompts(o.prompts, m.target.vocab, m.target.max_position, o.documents);
-  o.settings = settings_of(o, m, precision);
+  m.prompts = read_prompts(o.prompts, m.target.vocab, m.target.max_position, o.answers.documents);
+  o.settings = settings_of(o, m);
   if (std::filesystem::exists(o.out)) {
     const std::string made_by = h5_attribute_text(o.out, "generate");
     if (made_by != o.settings) {
@@ -87,8 +90,8 @@ void answer_share(const GenerateOptions& o, const Models& m, const Comm* comm, c
                me = comm != nullptr ? static_cast<size_t>(comm->rank()) : 0;
   if (me >= open.size()) return;
   Arena arena(queue.device);
-  const DecodeRule rule{o.block, o.max_new, m.stops, static_cast<float>(o.temperature),
-                        static_cast<uint64_t>(o.seed)};
+  const DecodeRule rule{o.answers.block, o.answers.max_new, m.stops,
+                        static_cast<float>(o.answers.temperature), static_cast<uint64_t>(o.answers.seed)};
   PromptDecoder<T> decoder(
       m.target, load_target<T>(m.target, WeightFolder(o.target), {m.target.layers, true, true}, arena, queue),
       m.drafter ? &*m.drafter : nullptr, m.prompts.longest(), rule, arena, queue);
@@ -145,8 +148,6 @@ void write_answers(const GenerateOptions& o, const Models& m) {
 
 int run_generate(const Arguments& arguments, int& argc, char**& argv) {
   GenerateOptions o;
-  std::string temperature = "0", precision, device_text = "auto";
-  bool share_gpu = false;
   Options options(
       "generate", "--target DIR --prompts SHARD --out SHARD [--drafter DIR]",
       "Answers of the target to prompts, as a token shard to train on: a drafter learns what its target "
@@ -160,31 +161,16 @@ int run_generate(const Arguments& arguments, int& argc, char**& argv) {
   options.need("target", &o.target, "folder of the target: config.json and safetensors")
       .need("prompts", &o.prompts, "token shard, glob or several separated by commas")
       .need("out", &o.out, "the token shard to write")
-      .text("drafter", &o.drafter, "folder of a drafter, to decode with")
-      .number("max-new", &o.max_new, "tokens of an answer at most")
-      .number("block", &o.block, "tokens verified at once, up to the trained block (0: that)")
-      .text("temperature", &temperature, "0: greedy; above: sampled")
-      .number("seed", &o.seed, "of sampling: a token depends on seed, document and position only")
-      .number("documents", &o.documents, "only the first so many prompts (0: all)")
-      .text("precision", &precision, "fp32 or bf16; bf16 on a GPU unless told")
-      .text("device", &device_text, "auto, cpu or cuda")
-      .flag("share-gpu", &share_gpu, "let ranks share a GPU");
+      .text("drafter", &o.drafter, "folder of a drafter, to decode with");
+  o.answers.add_to(options);
   if (!options.parse(arguments)) return kOk;
-  const auto at_least = [](const char* name, int64_t value, int64_t least) {
-    if (value < least) fail_usage(fmt::format("--{}: {} is below {}", name, value, least));
-  };
-  at_least("max-new", o.max_new, 1), at_least("block", o.block, 0), at_least("seed", o.seed, 0);
-  at_least("documents", o.documents, 0);
-  o.temperature = parse_temperature(temperature);
-  const Device device = choose_device_kind(device_text);
-  if (precision.empty()) precision = device == Device::cpu ? "fp32" : "bf16";
-  const bool bf16 = bf16_asked(precision, device);
+  o.answers.settle();
   const std::unique_ptr<MpiSession> mpi = decode_session(argc, argv);
   const Comm* const comm = mpi ? &mpi->world() : nullptr;
   Models m;
-  const GpuChoice gpu = settle_ranks(mpi.get(), device, precision, share_gpu);
+  const GpuChoice gpu = settle_ranks(mpi.get(), o.answers);
   if (gpu.code != kOk) return gpu.code;
-  const int refused = on_all_ranks(comm, kTimeout, [&] { read_models(o, precision, m); });
+  const int refused = on_all_ranks(comm, kTimeout, [&] { read_models(o, m); });
   if (refused != kOk) return refused;
   const bool first = !mpi || mpi->rank() == 0;
   if (m.finished) {
@@ -198,7 +184,8 @@ int run_generate(const Arguments& arguments, int& argc, char**& argv) {
   if (first) tidy_journals(o.out, o.settings, m.done);
   if (comm != nullptr) barrier(*comm, deadline_in(kTimeout), "the journals to be tidied");
   with_queue(
-      device, bf16, [&]<class T>(const Queue& queue) { answer_share<T>(o, m, comm, queue); }, gpu.device);
+      o.answers.device, o.answers.bf16(),
+      [&]<class T>(const Queue& queue) { answer_share<T>(o, m, comm, queue); }, gpu.device);
   // Shares take different times: the signs of life watch over this wait.
   if (comm != nullptr) barrier(*comm, deadline_in(1e8), "the answers of all ranks");
   if (first) write_answers(o, m);

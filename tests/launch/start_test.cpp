@@ -9,7 +9,9 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string difference(const Facts& a, const Facts& b) {
-  return first_difference(a, b, "rank 0 on node01", "rank 3 on node02");
+  const Difference d = first_difference(a, b, "rank 0 on node01", "rank 3 on node02");
+  EXPECT_EQ(d.found.empty(), d.remedy.empty());
+  return d.found + d.remedy;
 }
 
 TEST(FirstDifference, NoneWhereAllIsAlike) {

@@ -1,4 +1,5 @@
 """Ranks that do not fit together are refused at the start: one line, exit code 2, nothing written."""
+import json
 import os
 import pathlib
 import socket
@@ -64,6 +65,16 @@ class Start(Folder):
         options = ["decode", "--target", GOLDEN / "tiny-qwen3", "--drafter", self.folder / "drafter.json",
                    "--prompts", self.folder / "train.h5", "--device", "cpu"]
         self.assertIn("'Other MPI v0.0.1' on rank 1", self.refused([PROGRAM, *options], self.other_library(PROGRAM, *options)))
+
+    def test_another_library_in_doctor(self):
+        here = [PROGRAM, "doctor", "--json", "--dir", str(self.folder)]
+        done = subprocess.run(["mpirun", "--oversubscribe", "--quiet", "-n", "1", *here, ":", "-n", "1", *self.other_library(*here)],
+                              cwd=ROOT, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 1, done)
+        versions, = [f for f in json.loads(done.stdout)["findings"] if f["what"] == "versions"]
+        self.assertEqual(versions["health"], "FAIL")
+        self.assertRegex(versions["found"], "^MPI is 'Open MPI .*' on rank 0 on .* and 'Other MPI v0.0.1' on rank 1 on ")
+        self.assertIn("mpirun -x LD_LIBRARY_PATH", versions["remedy"])
 
     def test_what_mpirun_promised(self):
         alone = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMIX"))}
