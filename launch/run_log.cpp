@@ -63,6 +63,22 @@ std::string family_table(std::vector<FamilyAcceptance> families) {
   return out;
 }
 
+void add_scalars(const std::string& tag, const nlohmann::ordered_json& j, Scalars& out) {
+  if (j.is_number()) out.emplace_back(tag, j.get<double>());
+  if (j.is_object())
+    for (const auto& [name, value] : j.items()) add_scalars(tag + "/" + name, value, out);
+  if (j.is_array())
+    for (size_t i = 0; i < j.size(); ++i) add_scalars(fmt::format("{}/{}", tag, i + 1), j[i], out);
+}
+
+// Every number of a line but the step: train/loss, train/slot_accuracy/1, eval/decoded/pooled, ...
+Scalars scalars(const char* tag, nlohmann::ordered_json j) {
+  j.erase("step");
+  Scalars out;
+  add_scalars(tag, j, out);
+  return out;
+}
+
 std::string clock_text(double seconds) {
   const int64_t s = static_cast<int64_t>(seconds + 0.5);
   return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
@@ -92,6 +108,8 @@ RunLog::RunLog(const RunOptions& o, const RunInputs& in, const std::string& plan
   };
   metrics_.reset(open("metrics.jsonl"));
   eval_.reset(open("eval.jsonl"));
+  // What was written of the steps after from_step is made again; so is the evaluation before the first step.
+  if (o.config.log.tensorboard) events_.emplace(dir_, from_step > 0 ? from_step + 1 : 0);
 }
 
 RunLog::~RunLog() {
@@ -125,6 +143,7 @@ void RunLog::step(const StepReport& r) {
                                     {"target_wait_share", r.target_wait_share},
                                     {"dump_wait_s", r.dump_wait_s}};
   append(metrics_.get(), j.dump());
+  if (events_) events_->add(r.step, scalars("train", j));
   recent_seconds_ += r.seconds;
   recent_tokens_ += s.tokens;
   recent_wait_ += r.wait_features_s;
@@ -190,6 +209,7 @@ void RunLog::evaluation(int64_t step, const std::optional<StepSums>& sums,
           fmt::format(", {:.0f} near ties (gap up to {:.2g})", d.parity.near_ties, d.parity.largest_gap);
   }
   append(eval_.get(), j.dump());
+  if (events_) events_->add(step, scalars("eval", j));
   if (open_line_) std::fputc('\n', stderr), open_line_ = false;
   log_info(fmt::format("held out after step {}: {}", step, fmt::join(said, "; ")));
   if (decoded && step == total_ && !decoded->families.empty()) log_info(family_table(decoded->families));

@@ -1,5 +1,5 @@
-// What drafter 0 writes while it trains: metrics.jsonl (one object a step), eval.jsonl, and a line of
-// progress.
+// What drafter 0 writes while it trains: metrics.jsonl (one object a step), eval.jsonl, a line of progress,
+// and with log.tensorboard the same numbers as TensorBoard event files, one for each start.
 #pragma once
 #include <chrono>
 #include <cstdio>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "io/event_file.hpp"
 #include "launch/inputs.hpp"
 #include "launch/prompt_evaluation.hpp"
 #include "train/sums.hpp"
@@ -41,6 +42,7 @@ class RunLog {
   int64_t block_, every_, total_;
   std::string dir_;
   std::unique_ptr<std::FILE, CloseFile> metrics_, eval_;
+  std::optional<EventFile> events_;
   bool terminal_ = false, open_line_ = false;
   struct FirstAndLast {
     double first = 0, last = 0;

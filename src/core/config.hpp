@@ -77,6 +77,7 @@ struct EvalConfig {
 struct LogConfig {
   std::string dir;
   int64_t every_steps = 10;
+  bool tensorboard = false;
 };
 struct CommConfig {
   double timeout_s = 600;
@@ -170,6 +171,8 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("eval.every_steps", c.eval.every_steps, "evaluate every so many steps; 0: at the start and the end only");
   f("log.dir", c.log.dir, "the run directory");
   f("log.every_steps", c.log.every_steps, "steps between lines in the log; metrics.jsonl has every step");
+  f("log.tensorboard", c.log.tensorboard,
+    "also write the numbers of metrics.jsonl and eval.jsonl as TensorBoard event files into log.dir");
   f("comm.timeout_s", c.comm.timeout_s, "seconds that a rank waits for another before it gives up");
   f("comm.heartbeat_s", c.comm.heartbeat_s, "seconds between the signs of life that ranks send; 0: none");
   f("comm.dead_after_s", c.comm.dead_after_s,
