@@ -78,9 +78,10 @@ struct Metrics {
 };
 
 Metrics read_metrics(const std::string& path) {
-  static const char* const kNames[] = {"step", "loss",      "accuracy",        "acceptance_length",
-                                       "lr",   "grad_norm", "tokens",          "seconds",
-                                       "rows", "bad_steps", "wait_features_s", "target_wait_share"};
+  static const char* const kNames[] = {"step",       "loss",       "accuracy",         "acceptance_length",
+                                       "lr",         "grad_norm",  "tokens",           "seconds",
+                                       "rows",       "bad_steps",  "wait_features_s",  "target_wait_share",
+                                       "peak_share", "rows_ready", "reduce_exposed_s", "dump_wait_s"};
   Metrics m;
   for_lines(path, [&](const json& j) {
     for (const char* name : kNames) {
@@ -111,7 +112,8 @@ json curves(const Metrics& m) {
     };
     const double seconds = sum(m.columns.at("seconds"), first, end);
     out["step"].push_back(m.columns.at("step")[end - 1]);
-    for (const char* name : {"loss", "accuracy", "acceptance_length", "lr", "grad_norm", "target_wait_share"})
+    for (const char* name : {"loss", "accuracy", "acceptance_length", "lr", "grad_norm", "target_wait_share",
+                             "peak_share", "rows_ready"})
       out[name].push_back(rounded(mean(name)));
     out["tokens_per_s"].push_back(rounded(sum(m.columns.at("tokens"), first, end) / seconds));
     out["drafter_wait_share"].push_back(rounded(sum(m.columns.at("wait_features_s"), first, end) / seconds));
@@ -123,6 +125,39 @@ json curves(const Metrics& m) {
     }
     out["slot_accuracy"].push_back(slots);
   }
+  return out;
+}
+
+double target_idle_s(const Metrics& m) {
+  double sum = 0;
+  for (size_t i = 0; i < m.steps(); ++i)
+    sum += m.columns.at("target_wait_share")[i] * m.columns.at("seconds")[i];
+  return sum;
+}
+
+// Seconds of all steps by what a rank of each role did, the largest first after its own work; a role's sum is
+// the sum of the steps. What was not measured (older runs) is left out.
+json time_by_role(const Metrics& m, const json& plan) {
+  const size_t n = m.steps();
+  const auto& c = m.columns;
+  const double all = sum(c.at("seconds"), 0, n);
+  const auto parts = [&](const char* work, std::vector<std::pair<const char*, double>> others) {
+    std::erase_if(others, [](const auto& o) { return !(o.second > 0); });
+    std::sort(others.begin(), others.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    double rest = all;
+    for (const auto& o : others) rest -= o.second;
+    json out = json::array({json::array({work, rounded(std::max(0.0, rest))})});
+    for (const auto& [name, seconds] : others) out.push_back({name, rounded(seconds)});
+    return out;
+  };
+  if (!plan.is_object() || plan.value("ranks", 0) < 1) return json::object();
+  const bool alone = plan.value("ranks", 0) == 1, offline = plan.value("offline", false);
+  const std::pair dump{"waiting for the disk of the dump", sum(c.at("dump_wait_s"), 0, n)},
+      features{"waiting for features", sum(c.at("wait_features_s"), 0, n)},
+      sums{"sums over drafters, not hidden", sum(c.at("reduce_exposed_s"), 0, n)};
+  if (alone && !offline) return {{"target and drafter in turn", parts("at work", {features, dump})}};
+  json out = {{"drafters", parts("forward, backward, update", {features, sums})}};
+  if (!offline) out["targets"] = parts("forward", {{"waiting for requests", target_idle_s(m)}, dump});
   return out;
 }
 
@@ -143,12 +178,16 @@ json totals(const Metrics& m, const json& plan, const json& settings) {
   out["accuracy"] = late("accuracy");
   out["tokens_per_s"] = rounded(sum(c.at("tokens"), 0, n) / seconds);
   out["drafter_wait"] = rounded(sum(c.at("wait_features_s"), 0, n) / seconds);
-  out["target_wait"] = rounded(sum(c.at("target_wait_share"), 0, n) / static_cast<double>(n));
+  out["target_wait"] = rounded(target_idle_s(m) / seconds);
   out["bad_steps"] = c.at("bad_steps")[n - 1];
   if (plan.is_object() && plan.contains("row")) {
     const double flops = plan["row"].value("target_flops", 0.0) + plan["row"].value("drafter_flops", 0.0);
     out["flops_per_s"] = rounded(flops * sum(c.at("rows"), 0, n) / seconds);
+    const double peak = plan.value("device", json::object()).value("declared_bf16_flops", 0.0) *
+                        static_cast<double>(plan.value("ranks", 0));
+    if (peak > 0) out["peak_share"] = rounded(flops * sum(c.at("rows"), 0, n) / seconds / peak);
   }
+  out["time"] = time_by_role(m, plan);
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/log.hpp"
+#include "device/peak.hpp"
 #include "io/durable.hpp"
 
 namespace slip {
@@ -85,6 +86,23 @@ std::string clock_text(double seconds) {
                    : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
+// The plan, and what its ranks compute on. The declared peak is left out where ranks may share a GPU.
+nlohmann::ordered_json plan_with_device(const RunOptions& o, const std::string& plan_json) {
+  nlohmann::ordered_json plan = nlohmann::ordered_json::parse(plan_json);
+  const std::string name = o.device == Device::cuda ? gpu_name() : "CPU";
+  plan["device"] = {{"name", name}};
+  const double peak = o.share_gpu ? 0 : declared_bf16_flops(name);
+  if (peak > 0) plan["device"]["declared_bf16_flops"] = peak;
+  return plan;
+}
+
+// By the plan's count of the work in a row.
+double peak_seconds_of_row(const nlohmann::ordered_json& plan) {
+  if (!plan["device"].contains("declared_bf16_flops")) return 0;
+  const double flops = plan["row"]["target_flops"].get<double>() + plan["row"]["drafter_flops"].get<double>();
+  return flops / (plan["device"]["declared_bf16_flops"].get<double>() * plan["ranks"].get<double>());
+}
+
 }  // namespace
 
 RunLog::RunLog(const RunOptions& o, const RunInputs& in, const std::string& plan_json, int64_t from_step)
@@ -98,7 +116,9 @@ RunLog::RunLog(const RunOptions& o, const RunInputs& in, const std::string& plan
   write_text_durably(dir_ + "/config.ini", print_config(o.config));
   write_text_durably(dir_ + "/command.txt", o.command_line + "\n");
   write_text_durably(dir_ + "/versions.txt", o.versions);
-  write_text_durably(dir_ + "/plan.json", plan_json);
+  const nlohmann::ordered_json plan = plan_with_device(o, plan_json);
+  write_text_durably(dir_ + "/plan.json", plan.dump(2));
+  peak_seconds_of_row_ = peak_seconds_of_row(plan);
   cut_after(dir_ + "/metrics.jsonl", from_step);
   cut_after(dir_ + "/eval.jsonl", from_step);
   const auto open = [&](const char* name) {
@@ -123,29 +143,31 @@ void RunLog::append(std::FILE* f, const std::string& line) {
 
 void RunLog::step(const StepReport& r) {
   const StepSums& s = r.sums;
-  const nlohmann::ordered_json j = {{"step", r.step},
-                                    {"epoch", r.epoch},
-                                    {"loss", s.mean_loss(kind_)},
-                                    {"accuracy", s.accuracy()},
-                                    {"acceptance_length", s.acceptance_length()},
-                                    {"slot_accuracy", per_slot(s.slot_correct, s.slot_valid, block_)},
-                                    {"grad_norm", r.grad_norm},
-                                    {"lr", r.lr},
-                                    {"rows", s.rows},
-                                    {"bad_steps", r.bad_steps},
-                                    {"tokens", s.tokens},
-                                    {"labels", s.valid},
-                                    {"draft_positions", s.draft_positions},
-                                    {"seconds", r.seconds},
-                                    {"tokens_per_s", s.tokens / r.seconds},
-                                    {"draft_positions_per_s", s.draft_positions / r.seconds},
-                                    {"wait_features_s", r.wait_features_s},
-                                    {"target_wait_share", r.target_wait_share},
-                                    {"dump_wait_s", r.dump_wait_s}};
+  nlohmann::ordered_json j = {{"step", r.step},
+                              {"epoch", r.epoch},
+                              {"loss", s.mean_loss(kind_)},
+                              {"accuracy", s.accuracy()},
+                              {"acceptance_length", s.acceptance_length()},
+                              {"slot_accuracy", per_slot(s.slot_correct, s.slot_valid, block_)},
+                              {"grad_norm", r.grad_norm},
+                              {"lr", r.lr},
+                              {"rows", s.rows},
+                              {"bad_steps", r.bad_steps},
+                              {"tokens", s.tokens},
+                              {"labels", s.valid},
+                              {"draft_positions", s.draft_positions},
+                              {"seconds", r.seconds},
+                              {"tokens_per_s", s.tokens / r.seconds},
+                              {"draft_positions_per_s", s.draft_positions / r.seconds},
+                              {"wait_features_s", r.wait_features_s},
+                              {"target_wait_share", r.target_wait_share},
+                              {"dump_wait_s", r.dump_wait_s}};
+  if (peak_seconds_of_row_ > 0) j["peak_share"] = s.rows * peak_seconds_of_row_ / r.seconds;
   append(metrics_.get(), j.dump());
   if (events_) events_->add(r.step, scalars("train", j));
   recent_seconds_ += r.seconds;
   recent_tokens_ += s.tokens;
+  recent_rows_ += s.rows;
   recent_wait_ += r.wait_features_s;
   ++recent_steps_;
   progress(r);
@@ -157,12 +179,15 @@ void RunLog::progress(const StepReport& r) {
   if (!line && !(terminal_ && now - shown_ > std::chrono::milliseconds(200))) return;
   shown_ = now;
   const double per_step = recent_seconds_ / static_cast<double>(recent_steps_);
+  const double of_peak = 100 * recent_rows_ * peak_seconds_of_row_ / recent_seconds_;
   const std::string text = fmt::format(
-      "step {}/{}  loss {:.3f}  accuracy {:.3f}  acceptance {:.2f}  grad {:.2f}  lr {:.2e}  {:.0f} tokens/s  "
+      "step {}/{}  loss {:.3f}  accuracy {:.3f}  acceptance {:.2f}  grad {:.2f}  lr {:.2e}  {:.0f} "
+      "tokens/s{}  "
       "waiting for features {:.0f} %  left {}",
       r.step, r.total, r.sums.mean_loss(kind_), r.sums.accuracy(), r.sums.acceptance_length(), r.grad_norm,
-      r.lr, recent_tokens_ / recent_seconds_, 100 * recent_wait_ / recent_seconds_,
-      clock_text(per_step * static_cast<double>(r.total - r.step)));
+      r.lr, recent_tokens_ / recent_seconds_,
+      of_peak > 0 ? fmt::format("  {:.0f} % of peak", of_peak) : std::string(),
+      100 * recent_wait_ / recent_seconds_, clock_text(per_step * static_cast<double>(r.total - r.step)));
   if (terminal_) {
     std::fprintf(stderr, "\r%s\x1b[K", text.c_str());
     std::fflush(stderr);
@@ -173,7 +198,7 @@ void RunLog::progress(const StepReport& r) {
   } else if (line) {
     log_info(text);
   }
-  if (line) recent_seconds_ = recent_tokens_ = recent_wait_ = 0, recent_steps_ = 0;
+  if (line) recent_seconds_ = recent_tokens_ = recent_wait_ = recent_rows_ = 0, recent_steps_ = 0;
 }
 
 void RunLog::evaluation(int64_t step, const std::optional<StepSums>& sums,

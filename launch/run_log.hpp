@@ -52,7 +52,8 @@ class RunLog {
     }
   };
   FirstAndLast simulated_, decoded_;  // acceptance lengths
-  double recent_seconds_ = 0, recent_tokens_ = 0, recent_wait_ = 0;
+  double peak_seconds_of_row_ = 0;    // that a row would take at the declared peak of all GPUs; 0: not known
+  double recent_seconds_ = 0, recent_tokens_ = 0, recent_wait_ = 0, recent_rows_ = 0;
   int64_t recent_steps_ = 0;
   std::chrono::steady_clock::time_point shown_{};
 };

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "device/peak.hpp"
+
 namespace slip {
 namespace {
 
@@ -20,6 +22,18 @@ TEST(SharedGpus, NamesTheRanksAndTheGpu) {  // cases.md G8
 TEST(SharedGpus, QuietWhenEachRankHasItsOwn) {
   EXPECT_EQ(shared_gpus({id('a'), id('b'), id('c')}), "");
   EXPECT_EQ(shared_gpus({}), "");
+}
+
+TEST(DeclaredPeak, LongerNamesFirst) {
+  EXPECT_EQ(declared_bf16_flops("NVIDIA H200"), 989.4e12);
+  EXPECT_EQ(declared_bf16_flops("NVIDIA H200 NVL"), 835.5e12);
+  EXPECT_EQ(declared_bf16_flops("NVIDIA H100 80GB HBM3"), 989.4e12);
+  EXPECT_EQ(declared_bf16_flops("NVIDIA H100 PCIe"), 756e12);
+  EXPECT_EQ(declared_bf16_flops("NVIDIA GH200 480GB"), 989.4e12);
+  EXPECT_EQ(declared_bf16_flops("NVIDIA GB200"), 2500e12);
+  EXPECT_EQ(declared_bf16_flops("NVIDIA A100-SXM4-80GB"), 312e12);
+  EXPECT_EQ(declared_bf16_flops("Something else"), 0);
+  EXPECT_EQ(declared_bf16_flops(""), 0);
 }
 
 }  // namespace
