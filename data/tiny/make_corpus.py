@@ -11,8 +11,6 @@ bible.txt is the output of Debian's `bible -f gen1:1-rev22:21` (package bible-kj
 """
 import argparse
 import collections
-import importlib.machinery
-import importlib.util
 import json
 import os
 import random
@@ -222,11 +220,9 @@ def verse(r, verses):
 
 def byte_tokenizer():
     """The one of data/prepare, so that there is one rendering."""
-    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "prepare")
-    spec = importlib.util.spec_from_loader("prepare", importlib.machinery.SourceFileLoader("prepare", path))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.ByteTokenizer()
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from preparing.tokenizers import ByteTokenizer
+    return ByteTokenizer()
 
 
 def read_verses(path, held_out):
