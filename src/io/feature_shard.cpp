@@ -165,6 +165,14 @@ FeatureShard::FeatureShard(const std::string& path) : impl_(std::make_unique<Imp
   s.raw = std::make_unique<InputFile>(path);
   const bool plain = H5Pget_nfilters(how.get()) == 0;
   const int64_t bytes = s.chunk * spec.bytes_per_token();
+  if (!plain) {  // HDF5 keeps 1 MiB unless told: every piece of a chunk would unpack all of it again
+    const H5Id access(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose);
+    H5Pset_chunk_cache(access.get(), H5D_CHUNK_CACHE_NSLOTS_DEFAULT, static_cast<size_t>(2 * bytes),
+                       H5D_CHUNK_CACHE_W0_DEFAULT);
+    s.features = H5Id();  // while it is open, opening it again changes nothing
+    s.features = H5Id(H5Dopen2(s.file.get(), "features", access.get()), H5Dclose);
+    if (!s.features) bad(path, "dataset features: " + h5_error());
+  }
   for (int64_t first = 0; first < info_.feature_rows; first += s.chunk) {
     const hsize_t at[3] = {static_cast<hsize_t>(first), 0, 0};
     unsigned skipped = 0;

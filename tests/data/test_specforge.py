@@ -1,8 +1,10 @@
-"""data/specforge: .ckpt files to hs_*.safetensors and back, the same bits; nothing of a pickle is executed."""
+"""data/specforge: .ckpt files to hs_*.safetensors and back, the same bits; nothing of a pickle is executed. Where a Python with torch is
+found (this one, the first on PATH, or SLIP_TORCH_PYTHON), torch reads what is written here and writes what is read here."""
 import importlib.machinery
 import importlib.util
 import io
 import json
+import os
 import pathlib
 import pickle
 import pickletools
@@ -23,6 +25,29 @@ loader.exec_module(specforge)
 
 def run(*arguments):
     return subprocess.run([sys.executable, ROOT / "data/specforge", *map(str, arguments)], capture_output=True, text=True)
+
+
+# Run by the Python that has torch: prints what torch.load finds in the files of a folder; then writes others, as SpecForge does.
+WITH_TORCH = """
+import gzip, json, pathlib, sys, torch
+found = {}
+for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.ckpt")):
+    sample = torch.load(path, weights_only=True)
+    found[path.name] = {n: [str(t.dtype), list(t.shape), t.contiguous().view(torch.int16 if t.dtype == torch.bfloat16 else t.dtype).flatten().tolist()]
+                        for n, t in sample.items()}
+print(json.dumps({"version": torch.__version__, "found": found}))
+out = pathlib.Path(sys.argv[2]) / "rows_0-2000"
+out.mkdir(parents=True)
+for i, length in enumerate((6, 1, 3)):
+    bits = torch.arange(length * 24, dtype=torch.int16).reshape(1, length, 24) * 397
+    wide = torch.zeros(1, length, 30, dtype=torch.bfloat16)
+    wide[:, :, 3:27] = bits.view(torch.bfloat16)
+    states = wide[:, :, 3:27] if i == 0 else bits.view(torch.bfloat16)  # a part of a larger storage
+    sample = {"input_ids": torch.arange(length) + i, "loss_mask": torch.ones(length, dtype=torch.int64), "hidden_states": states,
+              "target_last_hidden_states": torch.randn(1, length, 8).to(torch.bfloat16)}
+    with (gzip.open(out / f"data_{i}.ckpt.gz", "wb") if i == 2 else open(out / f"data_{i}.ckpt", "wb")) as f:
+        torch.save(sample, f)
+"""
 
 
 class Files(unittest.TestCase):
@@ -80,6 +105,30 @@ class Files(unittest.TestCase):
         self.assertIn("not expected", done.stderr)
         done = run("to-safetensors", self.folder / "ckpt", self.folder / "hs", "--taps", 5)
         self.assertIn("do not fit 5 layers", done.stderr)
+
+    def test_torch_reads_and_writes_the_same(self):
+        for python in filter(None, (os.environ.get("SLIP_TORCH_PYTHON"), sys.executable, shutil.which("python3"))):
+            if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
+                break
+        else:
+            self.skipTest("no Python with torch; SLIP_TORCH_PYTHON names one")
+        done = subprocess.run([python, "-c", WITH_TORCH, self.folder / "ckpt", self.folder / "torch"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        said = json.loads(done.stdout)
+        self.assertEqual(sorted(said["found"]), sorted(f"data_{i}.ckpt" for i in self.samples))
+        for i, s in self.samples.items():
+            for name, value in s.items():
+                signed = value.view("<i2") if value.dtype == np.uint16 else value
+                dtype = "torch.bfloat16" if name == "hidden_states" else "torch.int64"
+                self.assertEqual(said["found"][f"data_{i}.ckpt"][name], [dtype, list(value.shape), signed.ravel().tolist()])
+        done = run("to-safetensors", self.folder / "torch", self.folder / "hs", "--taps", 3)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for i, length in enumerate((6, 1, 3)):
+            t = specforge.read_safetensors(self.folder / "hs/hidden_states" / f"hs_{i}.safetensors")
+            bits = (np.arange(length * 24, dtype=np.int16) * np.int16(397)).view("<u2").reshape(length, 3, 8)
+            np.testing.assert_array_equal(t["hidden_states"][:, :3], bits)
+            np.testing.assert_array_equal(t["token_ids"], np.arange(length) + i)
+        print(f"with torch {said['version']}", file=sys.stderr)
 
 
 unittest.main(verbosity=2)

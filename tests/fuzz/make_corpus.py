@@ -51,4 +51,23 @@ changes = {"none": [], "number": [4, 0, 0, 250], "id": [0, 0, 1, 30, 240], "mask
            "left_out": [0, 0, 4, 1], "type": [0, 0, 5, 2], "text": [0, 0, 6, 1], "crc": [0, 0, 7, 5], "table": [0, 0, 10, 30, 3]}
 for name, bytes_of in changes.items():
     (CORPUS / "token_shard" / name).write_bytes(bytes(bytes_of))
+# kind of shard, then changes: which, how
+changes = {"all": [0], "supervised": [1], "uint16": [2], "deflate": [3], "taps": [0, 13, 4, 2, 0, 250], "hidden": [0, 14, 1, 240],
+           "text_for_number": [1, 10, 5, 6], "left_out": [0, 99, 0], "offsets": [0, 100, 40, 25, 5, 210], "same_id": [0, 102, 40, 25, 0, 210],
+           "sums_left_out": [2, 103, 0, 210], "features_unwritten": [0, 180, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+           "features_huge": [0, 180, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9], "contiguous": [0, 180, 0, 0, 0, 0, 0, 0, 0, 230, 0, 0, 9],
+           "cut": [3, 128, 255]}
+for name, bytes_of in changes.items():
+    (CORPUS / "feature_shard" / name).write_bytes(bytes(bytes_of))
+text = {"target", "architecture", "target_fingerprint", "dtype", "precision", "rope_type", "tokenizer_sha256", "template_sha256", "span", "bf16",
+        "compress", "source", "writer"}
+spec = ["target", "architecture", "target_fingerprint", "target_layers", "taps", "hidden", "dtype", "precision", "final_norm_applied", "rope_theta",
+        "rope_type", "tokenizer_sha256", "template_sha256", "vocab_size", "mask_token_id", "span", "bf16", "compress", "seed", "shuffle",
+        "row_tokens", "max_length", "corpus_documents", "corpus_tokens", "source", "writer"]
+dump = {name: "x" if name in text else [0, 2] if name == "taps" else 1 for name in spec}
+shard = {"name": "features-000000.h5", "bytes": 8, "documents": 1, "tokens": 1, "feature_rows": 1, "content_xxh3": "00"}
+manifest = {"format": "slipstream-features-manifest", "format_version": 1, "complete": True, "dump": dump, "shards": [shard]}
+for name, shards in (("good", [shard]), ("none", []), ("twice", [shard, shard]), ("outside", [{**shard, "name": "../features-000000.h5"}]),
+                     ("partial", [{**shard, "name": "features-000000.h5.partial"}]), ("number", [{**shard, "name": "features-0000000.h5"}])):
+    (CORPUS / "feature_manifest" / name).write_text(json.dumps({**manifest, "shards": shards}))
 step_case(CORPUS / "step_case/good")

@@ -29,14 +29,14 @@ DRAFTER_0, DRAFTER_1, TARGET = 0, 1, 3  # ranks; rank 0 writes checkpoints and h
 
 
 class Run(Folder):
-    def start(self, fault, *options, ranks=RANKS, environment={}, **settings):
+    def start(self, fault, *options, command_name="train", ranks=RANKS, environment={}, **settings):
         """train.steps = 3 is train_steps=3; stderr goes to a file."""
         changed = {k.replace("_", ".", 1): v for k, v in settings.items()}
         self.config = write_config(self.folder / "run.ini", {**SETTINGS, "log.dir": self.folder / "run", **changed})
         self.said = self.folder / "said"
+        line = command(command_name, "--device", DEVICE, "--config", self.config, *options, ranks=ranks)
         with open(self.said, "w") as out:
-            return subprocess.Popen(command("train", "--device", DEVICE, "--config", self.config, *options, ranks=ranks), cwd=ROOT,
-                                    stdout=out, stderr=out, env={**os.environ, **environment, **({"SLIP_TEST_FAULT": fault} if fault else {})})
+            return subprocess.Popen(line, cwd=ROOT, stdout=out, stderr=out, env={**os.environ, **environment, **({"SLIP_TEST_FAULT": fault} if fault else {})})
 
     def checkpoint(self, step):
         return self.folder / "run/checkpoints" / f"step-{step:08}"
@@ -78,11 +78,13 @@ class Run(Folder):
 
 
 class Faults(Run):
-    def check(self, phase, step, rank, action, **settings):
-        with self.subTest(f"{action} of rank {rank} at step {step} in {phase}"):
+    def check(self, phase, step, rank, action, command_name="train", **settings):  # command_name: train or dump
+        with self.subTest(f"{action} of rank {rank} of {command_name} at step {step} in {phase}"):
             self.doCleanups()
             self.setUp()
-            job = self.start(f"{phase}:{step}:{rank}:{action}", **settings)
+            if command_name == "dump":
+                settings = {"dump_dir": self.folder / "dump", "dump_shard_bytes": 1000000, "data_tokens": "data/tiny/heldout.h5"}
+            job = self.start(f"{phase}:{step}:{rank}:{action}", command_name=command_name, **settings)
             self.wait_for("test fault", job)
             began = time.monotonic()
             code = job.wait(timeout=LIMIT)
@@ -96,9 +98,14 @@ class Faults(Run):
             self.assertEqual(len(lines), 1, said)
             self.assertIn(f"rank {rank} on {socket.gethostname()} ", lines[0])
             self.assertIn(f"at step {step} in phase {phase}", lines[0])
-            self.resume()
-            self.assertEqual([m["step"] for m in self.metrics()], list(range(1, STEPS + 1)))
-            print(f"{action:6} rank {rank} step {step} {phase:9} all gone after {took:.1f} s", flush=True)
+            if command_name == "dump":
+                done = run("dump", "--device", DEVICE, "--config", self.config, ranks=RANKS)
+                self.assertEqual(done.code, 0, done)
+                self.assertTrue(json.loads((self.folder / "dump/manifest.json").read_text())["complete"])
+            else:
+                self.resume()
+                self.assertEqual([m["step"] for m in self.metrics()], list(range(1, STEPS + 1)))
+            print(f"{action:6} rank {rank} of {command_name:5} step {step} {phase:9} all gone after {took:.1f} s", flush=True)
 
     def test_killed(self):
         self.check("reduce", 6, DRAFTER_1, "kill")
@@ -112,15 +119,28 @@ class Faults(Run):
         self.check("transfer", 6, TARGET, "abort")
         self.check("load", 0, DRAFTER_0, "abort")
 
+    def test_dump(self):
+        self.check("capture", 5, 1, "kill", command_name="dump")
+
+    def check_all(self, places):
+        """Each action at each place; SLIP_FAULTS_PART=2/5: the second fifth of them."""
+        part, parts = map(int, os.environ.get("SLIP_FAULTS_PART", "1/1").split("/"))
+        cases = [(phase, step, rank, action, *job) for action in ("kill", "stop", "abort") for phase, step, rank, *job in places]
+        for case in cases[part - 1::parts]:
+            self.check(*case)
+
     @unittest.skipUnless(FULL, "SLIP_FULL_FAULTS=1 runs the whole table")
     def test_every_phase(self):
-        places = [("start", 0), ("load", 0), ("transfer", 6), ("save", HALF), ("exit", STEPS)]
-        for action in ("kill", "stop", "abort"):
-            for phase, step in [("start", 0), ("load", 0), ("capture", 6), ("transfer", 6), ("exit", STEPS)]:
-                self.check(phase, step, TARGET, action)
-            for rank in (DRAFTER_0, DRAFTER_1):
-                for phase, step in [*places, ("train", 6), ("reduce", 6), ("save", STEPS)]:
-                    self.check(phase, step, rank, action)
+        self.check_all([("start", 0, DRAFTER_1), ("load", 0, TARGET), ("capture", 6, TARGET), ("transfer", 6, TARGET), ("train", 6, DRAFTER_1),
+                        ("reduce", 6, DRAFTER_1), ("save", HALF, DRAFTER_0), ("exit", STEPS, DRAFTER_1), ("capture", 5, 1, "dump")])
+
+    @unittest.skipUnless(FULL, "SLIP_FULL_FAULTS=1 runs the whole table")
+    def test_every_rank(self):
+        """The places that test_every_phase leaves out."""
+        self.check_all([("start", 0, TARGET), ("exit", STEPS, TARGET), ("save", HALF, DRAFTER_1),
+                        *((phase, step, DRAFTER_0) for phase, step in (("start", 0), ("exit", STEPS), ("train", 6), ("reduce", 6))),
+                        *((phase, step, rank) for rank in (DRAFTER_0, DRAFTER_1) for phase, step in (("load", 0), ("transfer", 6), ("save", STEPS))),
+                        ("start", 0, 2, "dump"), ("load", 0, 1, "dump"), ("capture", 5, 0, "dump")])
         for rank in (DRAFTER_0, TARGET):  # as users have it
             self.check("transfer", 6, rank, "stop", comm_heartbeat_s=1, comm_dead_after_s=15)
             self.check("transfer", 6, rank, "hang", comm_timeout_s=10)
@@ -184,12 +204,16 @@ class Saving(Run):
         """While a file of the first checkpoint is written, the other steps are made, and the checkpoint is that of its step."""
         seen = {}
         for background in (True, False):
-            job = self.start(f"save/drafter:{HALF}:0:sleep=2", checkpoint_background=str(background).lower(), **ALONE)
+            action = "pause" if background else "sleep=2"
+            job = self.start(f"save/drafter:{HALF}:0:{action}", checkpoint_background=str(background).lower(), **ALONE)
             self.wait_for("test fault", job)
-            time.sleep(1)
-            steps = len(self.metrics())
+            end = time.monotonic() + (60 if background else 1)
+            while time.monotonic() < end and len(self.metrics()) < STEPS:
+                time.sleep(0.05)
+            self.assertEqual(len(self.metrics()), STEPS if background else HALF)
             self.assertFalse(self.checkpoint(HALF).exists())
-            self.assertEqual(steps, STEPS if background else HALF)
+            if background:
+                job.send_signal(signal.SIGUSR1)
             self.assertEqual(job.wait(timeout=60), 0, self.said.read_text())
             seen[background] = [self.weights(step) for step in (HALF, STEPS)]
             shutil.rmtree(self.folder / "run")
