@@ -93,7 +93,22 @@ __global__ void __launch_bounds__(256) conv_simple_kernel(const __grid_constant_
   }
 }
 
+// A thread has a column of a group: source and destination may overlap.
+template <class T>
+__global__ void __launch_bounds__(256) keep_rows_kernel(const __grid_constant__ KeepRows<T> a) {
+  const int64_t column = blockIdx.x * 256 + threadIdx.x, first = blockIdx.y * a.group;
+  if (column >= a.rows.cols) return;
+  for (int i = 0; i < a.keep; ++i) a.rows.at(first + i, column) = a.rows.at(first + a.from + i, column);
+}
+
 }  // namespace
+
+template <class T> void keep_rows_cuda(const KeepRows<T>& a, CudaStream stream) {
+  if (a.rows.rows == 0 || a.rows.cols == 0 || a.keep == 0 || a.from == 0) return;
+  const dim3 grid(unsigned((a.rows.cols + 255) / 256), unsigned(a.rows.rows / a.group));
+  keep_rows_kernel<T><<<grid, 256, 0, stream>>>(a);
+  check(cudaGetLastError());
+}
 
 template <class T> void delta_conv_fwd_cuda(const DeltaConvFwd<T>& a, CudaStream stream) {
   require(a.y.rows == a.x.rows && a.y.cols == a.x.cols, "delta_conv_fwd: y must have the shape of x");
@@ -112,6 +127,8 @@ template <class T> void delta_conv_fwd_cuda(const DeltaConvFwd<T>& a, CudaStream
   check(cudaGetLastError());
 }
 
+template void keep_rows_cuda(const KeepRows<float>&, CudaStream);
+template void keep_rows_cuda(const KeepRows<Bf16>&, CudaStream);
 template void delta_conv_fwd_cuda(const DeltaConvFwd<float>&, CudaStream);
 template void delta_conv_fwd_cuda(const DeltaConvFwd<Bf16>&, CudaStream);
 

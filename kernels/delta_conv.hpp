@@ -12,7 +12,9 @@ inline constexpr int kMaxConvTaps = 8;
 inline constexpr float kL2NormEps = 1e-6f;
 
 template <class T> struct DeltaConvFwd {
-  View2<const T> x;     // (tokens, channels); rows may be a column slice of a wider matrix
+  // (tokens, channels); rows may be a column slice of a wider matrix. Where `position` of the first token is
+  // not 0, the rows before the first are the tokens before it, and up to tap_count - 1 of them are read.
+  View2<const T> x;
   const T* taps;        // (channels, tap_count): the last multiplies the token itself
   int tap_count;        // 1 to kMaxConvTaps
   int head_dim;         // of the normed heads, at most 256
@@ -25,6 +27,23 @@ template <class T> void delta_conv_fwd_cuda(const DeltaConvFwd<T>&, CudaStream);
 template <class T> void delta_conv_fwd(const DeltaConvFwd<T>& a, const Queue& q) {
   dispatch<T>(
       q, [&](auto) { delta_conv_fwd_cpu(a); }, [&](auto s) { delta_conv_fwd_cuda(a, s); });
+}
+
+// What the convolution will need of the tokens before, for the layers of a model at once: in every group of
+// rows, `keep` rows from row `from` on move to the front.
+template <class T> struct KeepRows {
+  View2<T> rows;  // (groups * group, cols)
+  int64_t group;  // rows of a group
+  int keep;
+  int64_t from;
+};
+template <class T> void keep_rows_cpu(const KeepRows<T>&);
+template <class T> void keep_rows_cuda(const KeepRows<T>&, CudaStream);
+template <class T> void keep_rows(const KeepRows<T>& a, const Queue& q) {
+  require(a.group > 0 && a.rows.rows % a.group == 0 && a.from >= 0 && a.from + a.keep <= a.group,
+          "keep_rows: rows outside their group");
+  dispatch<T>(
+      q, [&](auto) { keep_rows_cpu(a); }, [&](auto s) { keep_rows_cuda(a, s); });
 }
 
 }  // namespace slip

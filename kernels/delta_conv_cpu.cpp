@@ -26,6 +26,15 @@ template <class T> void delta_conv_fwd_cpu(const DeltaConvFwd<T>& a) {
   }
 }
 
+template <class T> void keep_rows_cpu(const KeepRows<T>& a) {
+  for (int64_t first = 0; first < a.rows.rows; first += a.group) {
+    for (int i = 0; i < a.keep; ++i)
+      std::copy_n(a.rows.row(first + a.from + i), a.rows.cols, a.rows.row(first + i));
+  }
+}
+
+template void keep_rows_cpu(const KeepRows<float>&);
+template void keep_rows_cpu(const KeepRows<double>&);
 template void delta_conv_fwd_cpu(const DeltaConvFwd<float>&);
 template void delta_conv_fwd_cpu(const DeltaConvFwd<double>&);
 

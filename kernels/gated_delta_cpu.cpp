@@ -10,18 +10,24 @@ namespace {
 
 template <class T> using Column = Eigen::Array<T, Eigen::Dynamic, 1>;
 
+template <class T> T log_decay(const GatedDeltaFwd<T>& x, int64_t t, int h) {
+  const T z = x.a.at(t, h) + static_cast<T>(x.dt_bias[h]);
+  return -std::exp(static_cast<T>(x.a_log[h])) * (z > 20 ? z : std::log1p(std::exp(z)));
+}
+template <class T> T write_strength(const GatedDeltaFwd<T>& x, int64_t t, int h) {
+  return T(1) / (T(1) + std::exp(-x.b.at(t, h)));
+}
+
 // Running sum of the log decays and the write strengths of a chunk, for one value head.
 template <class T> struct Gates { Column<T> sum, beta; };
 
 template <class T> Gates<T> gates_of(const GatedDeltaFwd<T>& x, const DeltaChunk& c, int h) {
   Gates<T> g{Column<T>(c.tokens), Column<T>(c.tokens)};
-  const T rate = std::exp(static_cast<T>(x.a_log[h]));
   T sum = 0;
   for (int i = 0; i < c.tokens; ++i) {
-    const T z = x.a.at(c.first + i, h) + static_cast<T>(x.dt_bias[h]);
-    sum -= rate * (z > 20 ? z : std::log1p(std::exp(z)));
+    sum += log_decay(x, c.first + i, h);
     g.sum[i] = sum;
-    g.beta[i] = T(1) / (T(1) + std::exp(-x.b.at(c.first + i, h)));
+    g.beta[i] = write_strength(x, c.first + i, h);
   }
   return g;
 }
@@ -57,7 +63,12 @@ template <class T> void gated_delta_fwd_cpu(const GatedDeltaFwd<T>& x) {
   for (int d = 0; d < x.row.document_count; ++d) {
     const DeltaDocument& doc = x.row.documents[d];
     for (int key_head = 0; key_head < s.key_heads; ++key_head) {
-      for (RowMatrix<T>& m : state) m.setZero(dk, dv);
+      const int64_t first = (int64_t{d} * s.value_heads + key_head * group) * dk * dv;
+      for (int e = 0; e < group; ++e) {
+        RowMatrix<T>& m = state[static_cast<size_t>(e)];
+        m.setZero(dk, dv);
+        if (x.state != nullptr) m = map(View2<const T>(x.state + first + e * dk * dv, dk, dv));
+      }
       for (int t = 0; t < doc.tokens; t += kDeltaChunk) {
         const DeltaChunk c{doc.first + t, std::min(kDeltaChunk, doc.tokens - t)};
         const auto q = map(x.q.rows_from(c.first, c.tokens).cols_from(key_head * dk, dk));
@@ -94,10 +105,44 @@ template <class T> void gated_delta_fwd_cpu(const GatedDeltaFwd<T>& x) {
           S.noalias() += k.transpose() * r;
         }
       }
+      for (int e = 0; x.state_out != nullptr && e < group; ++e)
+        map(View2<T>(x.state_out + first + e * dk * dv, dk, dv)) = state[static_cast<size_t>(e)];
     }
   }
 }
 
+// Everything that is summed is copied to memory of its own first: where it came from must not decide about
+// the order, and so about the bits.
+template <class T> void gated_delta_step_cpu(const GatedDeltaFwd<T>& x) {
+  require_delta_shapes(x);
+  const DeltaShape& s = x.shape;
+  const int64_t dk = s.key_dim, dv = s.value_dim;
+  const T scale = T(1) / std::sqrt(static_cast<T>(dk));
+  RowMatrix<T> S;
+  Column<T> k, q, write, out;
+  for (int h = 0; h < s.value_heads; ++h) {
+    const int64_t key = h / (s.value_heads / s.key_heads) * dk;
+    S.setZero(dk, dv);
+    if (x.state != nullptr) S = map(View2<const T>(x.state + h * dk * dv, dk, dv));
+    for (int64_t t = 0; t < x.q.rows; ++t) {
+      k = array(x.k.row(t) + key, dk).transpose();
+      write = array(x.v.row(t) + h * dv, dv).transpose();
+      S *= std::exp(log_decay(x, t, h));
+      for (int64_t i = 0; i < dk; ++i) write -= k[i] * S.row(i).transpose().array();
+      write *= write_strength(x, t, h);
+      for (int64_t i = 0; i < dk; ++i) S.row(i) += k[i] * write.matrix().transpose();
+      if (x.out.empty()) continue;
+      q = array(x.q.row(t) + key, dk).transpose() * scale;
+      out.setZero(dv);
+      for (int64_t i = 0; i < dk; ++i) out += q[i] * S.row(i).transpose().array();
+      array(x.out.row(t) + h * dv, dv) = out.transpose();
+    }
+    if (x.state_out != nullptr) map(View2<T>(x.state_out + h * dk * dv, dk, dv)) = S;
+  }
+}
+
+template void gated_delta_step_cpu(const GatedDeltaFwd<float>&);
+template void gated_delta_step_cpu(const GatedDeltaFwd<double>&);
 template void gated_delta_fwd_cpu(const GatedDeltaFwd<float>&);
 template void gated_delta_fwd_cpu(const GatedDeltaFwd<double>&);
 

@@ -54,6 +54,8 @@ struct DeltaScanArgs {
   View2<Bf16> out;
   int value_heads, group;
   float scale;
+  const float* state;  // of these documents, before and after; null: zero, not wanted
+  float* state_out;
 };
 void launch_delta_scan(const TensorMap& q, const TensorMap& k, const DeltaScanArgs&, int documents, int slice,
                        CudaStream);

@@ -16,6 +16,13 @@ template <class T> void gated_delta_fwd_ref(const GatedDeltaFwd<T>& x) {
       const int key_head = h / (s.value_heads / s.key_heads);
       std::vector<std::vector<double>> state(static_cast<size_t>(dk),
                                              std::vector<double>(static_cast<size_t>(dv)));
+      const int64_t first = (int64_t{d} * s.value_heads + h) * dk * dv;
+      const auto each = [&](auto&& f) {
+        for (int i = 0; i < dk; ++i) {
+          for (int j = 0; j < dv; ++j) f(state[size_t(i)][size_t(j)], first + int64_t{i} * dv + j);
+        }
+      };
+      if (x.state != nullptr) each([&](double& e, int64_t at) { e = static_cast<double>(x.state[at]); });
       for (int t = doc.first; t < doc.first + doc.tokens; ++t) {
         const auto q = [&](int i) { return to_double(x.q.at(t, key_head * dk + i)) / std::sqrt(dk); };
         const auto k = [&](int i) { return to_double(x.k.at(t, key_head * dk + i)); };
@@ -38,6 +45,8 @@ template <class T> void gated_delta_fwd_ref(const GatedDeltaFwd<T>& x) {
           x.out.at(t, h * dv + j) = from_double<T>(out);
         }
       }
+      if (x.state_out != nullptr)
+        each([&](double e, int64_t at) { x.state_out[at] = static_cast<Acc<T>>(e); });
     }
   }
 }

@@ -87,6 +87,19 @@ __global__ void __launch_bounds__(kWarps * 32 + 128, 1)
   }
   if constexpr (kWarps == 8) registers_up<232>();
   float s[64] = {};  // S^T: 16 rows a warp, the key's columns along n
+  // In memory S lies key row by key row: the accumulators of a lane are two of its columns.
+  const auto each_element = [&](auto&& f) {
+    const int64_t base =
+        (int64_t(blockIdx.x / (kSlices * a.value_heads)) * a.value_heads + h) * kDeltaDim + 2 * (l & 3);
+    const int column = (slice * kWarps + w) * 16 + (l >> 2);
+#pragma unroll
+    for (int n = 0; n < 16; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        f(s[4 * n + e], (base + 8 * n + (e & 1)) * kDeltaDim + column + 8 * (e >> 1));
+    }
+  };
+  if (a.state != nullptr) each_element([&](float& x, int64_t at) { x = a.state[at]; });
   Bf16* out = a.out.row(doc.first) + h * kDeltaDim + (slice * kWarps + w) * 16;
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c, out += kDeltaChunk * a.out.stride, ring.next()) {
@@ -158,6 +171,7 @@ __global__ void __launch_bounds__(kWarps * 32 + 128, 1)
     __syncwarp();
     if (l == 0) mbar_arrive(empty(ring.stage));
   }
+  if (a.state_out != nullptr) each_element([&](float x, int64_t at) { a.state_out[at] = x; });
 #endif
 }
 
@@ -211,9 +225,14 @@ void gated_delta_fwd_hopper(const GatedDeltaFwd<Bf16>& a, CudaStream stream) {
     launch_delta_prepare(
         q, k, v, {a.row.chunks + chunk, a.a, a.b, a.a_log, a.dt_bias, scratch, s.key_heads, group, scale},
         chunks, stream);
-    launch_delta_scan(
-        q, k, {a.row.documents + first, scratch, chunk, a.out, s.value_heads, group, scale}, end - first,
-        delta_slice(s.value_heads, chunks, chunks_of(first), device_limits().multiprocessors), stream);
+    const int64_t states = first * delta_state_size(s);
+    launch_delta_scan(q, k,
+                      {a.row.documents + first, scratch, chunk, a.out, s.value_heads, group, scale,
+                       a.state != nullptr ? a.state + states : nullptr,
+                       a.state_out != nullptr ? a.state_out + states : nullptr},
+                      end - first,
+                      delta_slice(s.value_heads, chunks, chunks_of(first), device_limits().multiprocessors),
+                      stream);
     first = end;
   }
 }

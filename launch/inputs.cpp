@@ -126,7 +126,7 @@ void open_data(const RunOptions& o, RunInputs& in) {
     files.emplace(open_features(o, in, key, paths));
     if (!corpus) corpus.emplace(paths, cut_length(c.data));
   };
-  in.offline = c.data.tokens.empty();
+  in.offline = c.data.tokens.empty() && c.eval.prompts.empty();
   open("data.features", c.data.tokens, c.data.features, in.corpus, in.features);
   open("eval.features", c.eval.tokens, c.eval.features, in.eval, in.eval_features);
   if (!in.features) return;
@@ -195,12 +195,6 @@ RunInputs read_inputs(const RunOptions& o) {
   in.last_tap = *std::max_element(in.drafter.taps.begin(), in.drafter.taps.end());
   int64_t longest = in.longest;
   if (!c.eval.prompts.empty()) {
-    if (!in.target.linear.empty()) {
-      fail_usage(
-          fmt::format("eval.prompts: {}: model_type is {}, whose gated delta net layers decoding cannot "
-                      "cache yet; leave eval.prompts out",
-                      c.target.path, in.target.model_type));
-    }
     in.prompts.emplace(read_prompts(c.eval.prompts, in.target.vocab, in.target.max_position, 0));
     in.stops = stop_tokens(c.target.path, in.target.vocab);
     // What is decoded is run through the training forward again, cut to a row.
@@ -250,7 +244,7 @@ PlanCosts plan_costs(const RunOptions& o, const RunInputs& in) {
   const RowShape shape{std::llround(tokens / n), std::max<int64_t>(1, std::llround(documents / n)),
                        std::llround(blocks / n)};
   PlanCosts costs;
-  costs.offline = o.config.data.tokens.empty();
+  costs.offline = in.offline;
   costs.target_flops = target_row_flops(in.target, in.last_tap, shape) * (1 - in.rows_on_disk);
   costs.drafter_flops = drafter_row_flops(in.drafter, shape);
   costs.row_bytes = shape.tokens * static_cast<int64_t>(in.drafter.taps.size()) * in.target.hidden * 2;

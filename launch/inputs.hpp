@@ -35,7 +35,7 @@ struct RunInputs {
   std::optional<TokenCorpus> corpus, eval;  // of token shards, or of the tokens in feature shards
   std::optional<FeatureFiles> features, eval_features;
   double rows_on_disk = 0;         // share of the rows of epoch 0
-  bool offline = false;            // all rows: no rank runs the target
+  bool offline = false;            // no rank runs the target: all rows are on disk, nothing is decoded
   std::optional<Prompts> prompts;  // to decode at every evaluation
   std::vector<int32_t> stops;      // tokens that end a response
   LossRule rule;

@@ -42,12 +42,16 @@ std::pair<int, int> split(int ranks, const RolesConfig& roles, const PlanCosts& 
   if (drafters == 0) fail_usage(asked + ": nobody trains; `dump` is the command that runs targets only");
   if (c.offline) {
     if (targets.value_or(0) != 0)
-      fail_usage(asked + ": with data.features no rank runs the target: roles.targets must be 0 or auto");
+      fail_usage(asked +
+                 ": with data.features and without eval.prompts no rank runs the target: roles.targets must "
+                 "be 0 or auto");
     if (drafters.value_or(ranks) != ranks) fail_usage(fmt::format("{}: this run has {} ranks", asked, ranks));
     return {0, ranks};
   }
   if (targets == 0)
-    fail_usage(asked + ": without a target rank the features must come from shards (data.features)");
+    fail_usage(asked +
+               ": without a target rank the features must come from shards (data.features), and eval.prompts "
+               "cannot be decoded");
   if (ranks == 1) {
     if (targets.value_or(1) == 1 && drafters.value_or(1) == 1 && !(targets && drafters)) return {1, 1};
     fail_usage(fmt::format(

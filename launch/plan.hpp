@@ -42,7 +42,7 @@ struct PlanCosts {
   double target_flops = 0, drafter_flops = 0;  // of a row
   int64_t row_bytes = 0;                       // of a row's features
   int64_t rows_per_step = 1;
-  bool offline = false;  // features come from shards: no rank runs the target
+  bool offline = false;  // features come from shards and nothing is decoded: no rank runs the target
   std::vector<Arena::Entry> target_memory, drafter_memory;  // by name, when known
 };
 

@@ -77,17 +77,25 @@ void connect_gpus(const Plan& plan, Ranks& ranks, bool shared, const Deadline& d
 
 Plan plan_run(const RunOptions& o, const RunInputs& in, int ranks) {
   PlanCosts costs = plan_costs(o, in);
+  const auto noted = [&](Plan plan) {
+    if (o.config.data.tokens.empty() && !plan.offline && ranks > 1) {
+      plan.notes.push_back(fmt::format(
+          "all features come from shards: {} target rank{} for eval.prompts alone, and the others train",
+          plan.targets, plan.targets == 1 ? " is there" : "s are there"));
+    }
+    return plan;
+  };
   const Plan bare = make_plan(ranks, o.config.roles, costs);
 #if SLIP_HAVE_CUDA
   if (uses_bf16(o)) {
     costs.drafter_memory = drafter_memory<Bf16>(o, in, bare);
     if (ranks > 1 && !bare.offline) costs.target_memory = target_memory<Bf16>(o, in, bare);
-    return make_plan(ranks, o.config.roles, costs);
+    return noted(make_plan(ranks, o.config.roles, costs));
   }
 #endif
   costs.drafter_memory = drafter_memory<float>(o, in, bare);
   if (ranks > 1 && !bare.offline) costs.target_memory = target_memory<float>(o, in, bare);
-  return make_plan(ranks, o.config.roles, costs);
+  return noted(make_plan(ranks, o.config.roles, costs));
 }
 
 int run_training(const RunOptions& o, const MpiSession& mpi) {

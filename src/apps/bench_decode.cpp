@@ -2,6 +2,8 @@
 // and a full cache. Both read every weight once for a handful of tokens, so the limit is memory.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "apps/bench_shapes.hpp"
 #include "decode/cached_drafter.hpp"
 #include "model/synthetic.hpp"
@@ -13,7 +15,12 @@ double target_bytes(const TargetModel& m, int64_t cached, double element) {
   double values = static_cast<double>(m.vocab * m.hidden);  // the head
   for (const StepProduct& p : target_products(m, m.layers, 1))
     values += static_cast<double>(p.n * p.k * p.times);
-  return element * (values + static_cast<double>(m.layers * cached * 2 * m.kv_heads * m.head_dim));
+  const int64_t linear = std::count(m.linear.begin(), m.linear.end(), true);
+  const int64_t states =
+      m.linear.empty() ? 0 : linear * delta_state_size(target_delta(m)) * int64_t{sizeof(float)};
+  return element *
+             (values + static_cast<double>((m.layers - linear) * cached * 2 * m.kv_heads * m.head_dim)) +
+         static_cast<double>(states);
 }
 
 // Without fc, which reads the context of accepted tokens, not of the block.
@@ -26,8 +33,6 @@ double drafter_bytes(const DrafterModel& m, const ParameterLayout& layout, int64
 
 template <class T> void bench_decode(Bench& b, const std::string& shape) {
   const TargetModel m = bench_target_model(shape);
-  if (!m.linear.empty())
-    fail_usage(fmt::format("bench decode: {}: gated delta net layers cannot be cached yet", shape));
   const DrafterModel drafter_model = make_step_shape(b.options, shape).model;
   const int64_t block = drafter_model.block, piece = 256;
   const int64_t cached = b.options.tokens > 0 ? b.options.tokens : shape == "tiny" ? 200 : 1024;
@@ -43,8 +48,9 @@ template <class T> void bench_decode(Bench& b, const std::string& shape) {
   for (int64_t at = 0; at < cached;) {
     const int64_t n = std::min(piece, cached - at);
     target_pass<T>(target, ids.subspan(static_cast<size_t>(at), static_cast<size_t>(n)), {}, {}, b.queue);
+    accept_tokens(target, n, b.queue);
     extend_context(drafter, target, n, b.queue);
-    target.length = at += n;
+    at += n;
   }
   const Repeats repeats = b.repeats(20, false);
   const auto call = [&](const char* name, int64_t tokens, double bytes, const std::function<void()>& work) {

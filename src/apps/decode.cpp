@@ -64,12 +64,6 @@ Decoded decode(const DecodeOptions& o, const Models& m, const Prompts& prompts, 
 // Everything that is read before memory is taken; refuses what does not fit together.
 void read_models(DecodeOptions& o, Models& m, Prompts& prompts) {
   m.target = read_target_config(o.target);
-  if (!m.target.linear.empty()) {
-    fail_usage(
-        fmt::format("decode: {}: model_type is {}, whose gated delta net layers decode cannot cache "
-                    "yet; supported: qwen3, llama",
-                    o.target, m.target.model_type));
-  }
   m.drafter = o.untrained || o.synthetic ? read_new_drafter_config(o.drafter, m.target)
                                          : read_drafter_config(o.drafter, &m.target);
   check_fit(m.drafter, m.target, o.target);
@@ -88,7 +82,7 @@ int run_decode(const Arguments& arguments, int& argc, char**& argv) {
   bool json = false;
   Options options(
       "decode", "--target DIR --drafter DIR --prompts SHARD",
-      "Speculative decoding of prompts with key/value caches, as a server does it: the drafter proposes a "
+      "Speculative decoding of prompts with caches, as a server does it: the drafter proposes a "
       "block, one call of\n"
       "the target verifies it. Where documents have answers, the prompt is what stands before the first "
       "supervised token.\n"

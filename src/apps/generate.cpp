@@ -50,12 +50,6 @@ std::string settings_of(const GenerateOptions& o, const Models& m) {
 
 void read_models(GenerateOptions& o, Models& m) {
   m.target = read_target_config(o.target);
-  if (!m.target.linear.empty()) {
-    fail_usage(
-        fmt::format("generate: {}: model_type is {}, whose gated delta net layers decoding cannot cache "
-                    "yet; supported: qwen3, llama",
-                    o.target, m.target.model_type));
-  }
   if (!o.drafter.empty()) {
     m.drafter = read_drafter_config(o.drafter, &m.target);
     check_fit(*m.drafter, m.target, o.target);

@@ -92,8 +92,6 @@ std::vector<std::string> contradictions(const Config& c, ConfigUse use) {
   const bool train = use == ConfigUse::train;
   refuse(train && c.data.tokens.empty() && !c.eval.tokens.empty(),
          "eval.tokens: without data.tokens no rank runs the target; set eval.features");
-  refuse(train && c.data.tokens.empty() && !c.eval.prompts.empty(),
-         "eval.prompts: without data.tokens no rank runs the target, nobody can decode");
   refuse(train && !c.data.tokens.empty() && !c.eval.features.empty(),
          "eval.features: for runs without data.tokens; set eval.tokens");
   refuse(train && c.data.tokens.empty() && !c.dump.dir.empty(),
@@ -149,10 +147,6 @@ std::vector<std::string> contradictions(const Config& c, ConfigUse use) {
   at_least("checkpoint.keep_best", c.checkpoint.keep_best, int64_t{0});
   refuse(c.checkpoint.keep_best > 0 && c.eval.prompts.empty(),
          "checkpoint.keep_best: needs eval.prompts, whose decoded acceptance says which checkpoint is best");
-  refuse(!c.eval.prompts.empty() && c.data.tokens.empty(),
-         "eval.prompts: with data.features alone no rank runs the target, which decoding needs; leave it "
-         "out, or "
-         "set data.tokens as well");
   at_least("eval.max_new", c.eval.max_new, int64_t{1});
   at_least("eval.anchors", c.eval.anchors, int64_t{1});
   at_least("eval.every_steps", c.eval.every_steps, int64_t{0});

@@ -106,7 +106,8 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("drafter.init_from", c.drafter.init_from, "published drafter folder to start from (warm start) instead");
   f("data.tokens", c.data.tokens, "token shards: file or glob, several separated by commas");
   f("data.features", c.data.features,
-    "feature shards (`dump`): a folder, file or glob; without data.tokens no rank runs the target");
+    "feature shards (`dump`): a folder, file or glob; without data.tokens the target runs for eval.prompts "
+    "only");
   f("data.reader_threads", c.data.reader_threads, "threads of a drafter rank that read feature shards ahead");
   f("data.max_length", c.data.max_length, "cut documents to so many tokens; 0: data.row_tokens");
   f("data.row_tokens", c.data.row_tokens, "documents are packed into rows of at most so many tokens");

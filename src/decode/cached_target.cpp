@@ -17,7 +17,6 @@ CachedTarget<T> make_cached_target(const TargetModel& m, TargetWeights<T> weight
   require(weights.norm != nullptr && !weights.head.empty() &&
               static_cast<int64_t>(weights.layers.size()) == m.layers,
           "make_cached_target: needs all layers, the norm and the head");
-  require(m.linear.empty(), "make_cached_target: there is no cache for gated delta net layers");
   CachedTarget<T> t{.target = {m,
                                std::move(weights),
                                make_target_buffers<T>(m, limits.tokens, arena, queue, limits.positions),
@@ -26,10 +25,14 @@ CachedTarget<T> make_cached_target(const TargetModel& m, TargetWeights<T> weight
                     .limits = limits};
   t.taps.push_back(m.layers - 1);
   const char* key = "--max-new";
-  const View2<T> all =
-      arena.take2<T>("cache.target", m.layers * limits.positions, 2 * m.kv_heads * m.head_dim, key);
-  for (int64_t l = 0; l < m.layers; ++l)
-    t.kv.push_back(all.rows_from(l * limits.positions, limits.positions));
+  t.delta = make_delta_cache<T>(m, limits.choices, limits.tokens, arena);
+  const View2<T> all = arena.take2<T>("cache.target", (m.layers - t.delta.layers) * limits.positions,
+                                      2 * m.kv_heads * m.head_dim, key);
+  int64_t attention = 0;
+  for (int64_t l = 0; l < m.layers; ++l) {
+    t.kv.push_back(m.is_linear(l) ? View2<T>()
+                                  : all.rows_from(attention++ * limits.positions, limits.positions));
+  }
   t.features = arena.take<Bf16>("cache.features",
                                 static_cast<int64_t>(drafter_taps.size()) * limits.tokens * m.hidden);
   t.logits = arena.take2<Acc<T>>("cache.logits", limits.choices, m.vocab);
@@ -56,7 +59,11 @@ void target_pass(CachedTarget<T>& t, std::span<const int32_t> ids, const Samplin
   require(t.length + n <= t.limits.positions, "target_pass: the cache is full");
   static_assert(sizeof(int) == sizeof(int32_t));
   copy_to_device(t.ids, ids.data(), n * static_cast<int64_t>(sizeof(int)), queue);
-  const Packed in{.tokens = n, .documents = 1, .ids = t.ids, .position = t.position + t.length};
+  const Packed in{.tokens = n,
+                  .documents = 1,
+                  .ids = t.ids,
+                  .position = t.position + t.length,
+                  .delta = begin_delta_pass(t.delta, n, queue)};
   const int64_t width = m.kv_heads * m.head_dim;
   const Attend<T> attend = [&](int64_t l, View2<const T> q, View2<const T> kv, View2<T> out) {
     const View2<T>& cache = t.kv[static_cast<size_t>(l)];
@@ -74,10 +81,17 @@ void target_pass(CachedTarget<T>& t, std::span<const int32_t> ids, const Samplin
     if (i < taps || last == 0) return;
     const View2<const T> x = stream.rows_from(n - last, last);
     const View2<T> y = t.target.buffers.y.rows_from(0, last);
-    rmsnorm_fwd<T>({.x = x, .gain = t.target.weights.norm, .eps = m.eps, .y = y, .inv_rms = nullptr}, queue);
+    rmsnorm_fwd<T>({.x = x,
+                    .gain = t.target.weights.norm,
+                    .eps = m.eps,
+                    .y = y,
+                    .inv_rms = nullptr,
+                    .centred = m.centred_norms},
+                   queue);
     matmul<T, Acc<T>>({Product::nt, y, t.target.weights.head, t.logits.rows_from(0, last)}, queue);
   };
-  target_layers<T>(t.target, in, t.taps, queue, attend, on_tap, capture);
+  const Carry<T> carry = [&](int64_t l) { return delta_carry(t.delta, l, t.length, queue); };
+  target_layers<T>(t.target, in, t.taps, queue, attend, on_tap, capture, carry);
   if (last > 0) {
     sample_rows<T>({.logits = t.logits.rows_from(0, last),
                     .temperature = sampling.temperature,
@@ -99,12 +113,24 @@ void target_pass(CachedTarget<T>& t, std::span<const int32_t> ids, const Samplin
   }
 }
 
+template <class T> void accept_tokens(CachedTarget<T>& t, int64_t count, const Queue& queue) {
+  accept_delta(t.delta, t.target, t.length, count, queue);
+  t.length += count;
+}
+
+template <class T> void restart(CachedTarget<T>& t) {
+  t.delta.passed = 0;
+  t.length = 0;
+}
+
 #define SLIP_INSTANTIATE(T)                                                                                 \
   template CachedTarget<T> make_cached_target(const TargetModel&, TargetWeights<T>,                         \
                                               const std::vector<int64_t>&, const CacheLimits&, Arena&,      \
                                               const Queue&);                                                \
   template void target_pass(CachedTarget<T>&, std::span<const int32_t>, const Sampling&, std::span<Choice>, \
-                            const Queue&);
+                            const Queue&);                                                                  \
+  template void accept_tokens(CachedTarget<T>&, int64_t, const Queue&);                                     \
+  template void restart(CachedTarget<T>&);
 SLIP_INSTANTIATE(float)
 #if SLIP_HAVE_CUDA
 SLIP_INSTANTIATE(Bf16)

@@ -1,11 +1,11 @@
-// The frozen target with a key/value cache: tokens are run at the cache's end and stay there once they are
-// accepted.
+// The frozen target with what it remembers of a response: keys and values of attention layers, states of
+// gated delta nets. Tokens are run at the end and stay there once they are accepted.
 #pragma once
 #include <span>
 #include <vector>
 
+#include "decode/delta_cache.hpp"
 #include "decode/speculate.hpp"
-#include "model/target.hpp"
 
 namespace slip {
 
@@ -24,10 +24,12 @@ template <class T> struct CachedTarget {
   Target<T> target;
   std::vector<int64_t> taps;  // the drafter's, then the last layer
   CacheLimits limits;
-  std::vector<View2<T>> kv;  // per layer (positions, 2*kv_heads*d): rotated keys, then values
-  int64_t length = 0;        // rows that hold accepted tokens; what follows is overwritten by the next pass
-  Bf16* features;            // [drafter's taps][tokens][H] of the last pass, rounded as training rounds them
-  View2<Acc<T>> logits;      // (choices, V)
+  std::vector<View2<T>>
+      kv;  // per layer (positions, 2*kv_heads*d): rotated keys, then values; empty: no attention
+  DeltaCache<T> delta;
+  int64_t length = 0;    // rows that hold accepted tokens; what follows is overwritten by the next pass
+  Bf16* features;        // [drafter's taps][tokens][H] of the last pass, rounded as training rounds them
+  View2<Acc<T>> logits;  // (choices, V)
   int *ids, *position, *token;  // (tokens), (positions): 0, 1, .., (choices)
   float* margin;                // (choices)
   Acc<T>* scratch;              // of the attention
@@ -42,5 +44,9 @@ CachedTarget<T> make_cached_target(const TargetModel&, TargetWeights<T>,
 template <class T>
 void target_pass(CachedTarget<T>&, std::span<const int32_t> ids, const Sampling&, std::span<Choice> choices,
                  const Queue&);
+// The first `count` tokens of the last pass are accepted, the others forgotten: `length` grows.
+template <class T> void accept_tokens(CachedTarget<T>&, int64_t count, const Queue&);
+// The next pass begins another response.
+template <class T> void restart(CachedTarget<T>&);
 
 }  // namespace slip

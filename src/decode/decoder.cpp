@@ -3,7 +3,7 @@
 namespace slip {
 
 template <class T> Choice Decoder<T>::prefill(std::span<const int32_t> prompt) {
-  target_.length = 0;
+  restart(target_);
   if (drafter_ != nullptr) drafter_->length = 0;
   Choice choice[1];
   while (!prompt.empty()) {
@@ -30,7 +30,7 @@ void Decoder<T>::verify(int64_t start, std::span<const int32_t> block, std::span
 }
 
 template <class T> void Decoder<T>::commit(int64_t count) {
-  target_.length += count;
+  accept_tokens(target_, count, queue_);
   if (drafter_ != nullptr) extend_context(*drafter_, target_, count, queue_);
 }
 

@@ -49,15 +49,14 @@ void attention_layer(const Target<T>& target, int64_t l, const Packed& p, View2<
   output_gate_fwd<T>({mixed, in.cols_from(q_width + 2 * kv_width, q_width), mixed}, queue);
 }
 
-// `in` holds q|k|v|z|b|a.
+// `c.in` holds q|k|v|z|b|a.
 template <class T>
-void delta_layer(const Target<T>& target, int64_t l, const Packed& p, View2<T> in, View2<T> mixed,
+void delta_layer(const Target<T>& target, int64_t l, const Packed& p, const DeltaCarry<T>& c, View2<T> mixed,
                  const Queue& queue) {
   const DeltaNetConfig& d = target.model.delta;
   const auto& w = target.weights.layers[static_cast<size_t>(l)];
   const TargetBuffers<T>& b = target.buffers;
-  const View2<T> conv = b.conv.rows_from(0, p.tokens);
-  const int64_t z = d.channels(), beta = z + d.values(), alpha = beta + d.value_heads;
+  const View2<T> in = c.in, conv = c.conv;
   probe(target, "delta_conv");
   delta_conv_fwd<T>({.x = in.cols_from(0, d.channels()),
                      .taps = w.conv,
@@ -67,23 +66,22 @@ void delta_layer(const Target<T>& target, int64_t l, const Packed& p, View2<T> i
                      .position = p.position,
                      .y = conv},
                     queue);
+  if (!c.keep.empty()) {
+    const int64_t rows = c.keep.rows;
+    cast<T, T, T>({in.rows_from(p.tokens - rows, rows).cols_from(0, d.channels()), c.keep}, queue);
+  }
   probe(target, "gated_delta");
-  gated_delta_fwd<T>({.shape = target_delta(target.model),
-                      .q = conv.cols_from(0, d.keys()),
-                      .k = conv.cols_from(d.keys(), d.keys()),
-                      .v = conv.cols_from(2 * d.keys(), d.values()),
-                      .a = in.cols_from(alpha, d.value_heads),
-                      .b = in.cols_from(beta, d.value_heads),
-                      .a_log = w.a_log,
-                      .dt_bias = w.dt_bias,
-                      .row = p.delta,
-                      .out = mixed,
-                      .scratch = b.scratch,
-                      .scratch_bytes = b.scratch_bytes},
-                     queue);
+  GatedDeltaFwd<T> rule = delta_rule<T>(target, l, in, conv);
+  rule.row = p.delta;
+  rule.out = mixed;
+  rule.scratch = b.scratch;
+  rule.scratch_bytes = b.scratch_bytes;
+  rule.state = c.state;
+  rule.state_out = c.state_out;
+  c.few ? gated_delta_step<T>(rule, queue) : gated_delta_fwd<T>(rule, queue);
   probe(target, "gated_norm");
   gated_norm_fwd<T>({.x = mixed,
-                     .gate = in.cols_from(z, d.values()),
+                     .gate = in.cols_from(d.channels(), d.values()),
                      .heads = static_cast<int>(d.value_heads),
                      .head_dim = static_cast<int>(d.value_dim),
                      .gain = w.gated_norm,
@@ -94,6 +92,25 @@ void delta_layer(const Target<T>& target, int64_t l, const Packed& p, View2<T> i
 }
 
 }  // namespace
+
+template <class T>
+GatedDeltaFwd<T> delta_rule(const Target<T>& target, int64_t l, View2<const T> in, View2<const T> conv) {
+  const DeltaNetConfig& d = target.model.delta;
+  const auto& w = target.weights.layers[static_cast<size_t>(l)];
+  const int64_t beta = d.channels() + d.values(), alpha = beta + d.value_heads;
+  return {.shape = target_delta(target.model),
+          .q = conv.cols_from(0, d.keys()),
+          .k = conv.cols_from(d.keys(), d.keys()),
+          .v = conv.cols_from(2 * d.keys(), d.values()),
+          .a = in.cols_from(alpha, d.value_heads),
+          .b = in.cols_from(beta, d.value_heads),
+          .a_log = w.a_log,
+          .dt_bias = w.dt_bias,
+          .row = {},
+          .out = {},
+          .scratch = nullptr,
+          .scratch_bytes = 0};
+}
 
 template <class T>
 TargetBuffers<T> make_target_buffers(const TargetModel& m, int64_t max_tokens, Arena& arena,
@@ -148,7 +165,7 @@ void target_forward(const Target<T>& target, const Packed& in, const std::vector
 template <class T>
 void target_layers(const Target<T>& target, const Packed& in, const std::vector<int64_t>& taps,
                    const Queue& queue, const Attend<T>& attend, const OnTap<T>& on_tap,
-                   const TapStore& capture) {
+                   const TapStore& capture, const Carry<T>& carry) {
   const TargetModel& m = target.model;
   const auto rows = [&](const View2<T>& v) { return v.rows_from(0, in.tokens); };
   const TargetBuffers<T>& b = target.buffers;
@@ -198,10 +215,12 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
   for (int64_t l = 0; l <= last; ++l) {
     const auto& w = target.weights.layers[static_cast<size_t>(l)];
     const View2<T> projected(b.in, in.tokens, w.in.rows), mixed(b.mixed, in.tokens, w.o.cols);
-    product("in", y, w.in, projected);
     if (m.is_linear(l)) {
-      delta_layer(target, l, in, projected, mixed, queue);
+      const DeltaCarry<T> c = carry ? carry(l) : DeltaCarry<T>{.in = projected, .conv = rows(b.conv)};
+      product("in", y, w.in, c.in);
+      delta_layer(target, l, in, c, mixed, queue);
     } else {
+      product("in", y, w.in, projected);
       attention_layer(target, l, in, projected, mixed, attend, queue);
     }
     product("o", mixed, w.o, update);
@@ -217,7 +236,8 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
 #define SLIP_INSTANTIATE(T)                                                                                  \
   template TargetBuffers<T> make_target_buffers(const TargetModel&, int64_t, Arena&, const Queue&, int64_t); \
   template void target_layers(const Target<T>&, const Packed&, const std::vector<int64_t>&, const Queue&,    \
-                              const Attend<T>&, const OnTap<T>&, const TapStore&);                           \
+                              const Attend<T>&, const OnTap<T>&, const TapStore&, const Carry<T>&);          \
+  template GatedDeltaFwd<T> delta_rule(const Target<T>&, int64_t, View2<const T>, View2<const T>);           \
   template void target_forward(const Target<T>&, const Packed&, const std::vector<int64_t>&, const Queue&,   \
                                const OnTap<T>&, const TapStore&);
 SLIP_INSTANTIATE(float)

@@ -86,6 +86,9 @@ inline AttentionShape target_attention(const TargetModel& m) {
           .head_dim = d,
           .scale = attention_scale(d)};
 }
+// The delta rule of a layer for its projections and what the convolution made of them; `out` is empty.
+template <class T>
+GatedDeltaFwd<T> delta_rule(const Target<T>&, int64_t layer, View2<const T> in, View2<const T> conv);
 // For the rows that `make_target_buffers` makes room for. Compiles: see kernels/attention_cudnn.hpp.
 std::unique_ptr<CudnnAttention> make_cudnn_attention(const TargetModel&, int64_t max_tokens, Arena&);
 
@@ -100,12 +103,23 @@ void target_forward(const Target<T>&, const Packed&, const std::vector<int64_t>&
                     const OnTap<T>& on_tap, const TapStore& capture = {});
 
 // The same with the caller's attention: it gets layer, normed and rotated q, k|v of the tokens side by side
-// (keys rotated), and where the result goes. `cu` and `documents` of Packed are not used; gated delta nets
-// start from nothing at every document of `delta`.
+// (keys rotated), and where the result goes. `cu` and `documents` of Packed are not used.
 template <class T>
 using Attend = std::function<void(int64_t layer, View2<const T> q, View2<const T> kv, View2<T> out)>;
+// And what a gated delta net layer has from the tokens before and leaves for those that follow; asked for
+// right before the layer is queued. Without it every document of `delta` starts from nothing.
+template <class T> struct DeltaCarry {
+  View2<T> in;    // (tokens, columns of the layer): where its projections go; rows before: delta_conv.hpp
+  View2<T> conv;  // (tokens, channels): convolved q|k|v
+  View2<T> keep;  // (taps - 1, channels): the last projections once more; empty: not wanted
+  const Acc<T>* state = nullptr;  // of the delta rule (gated_delta.hpp), before and after
+  Acc<T>* state_out = nullptr;
+  bool few = false;  // token by token: `delta` of Packed is not read
+};
+template <class T> using Carry = std::function<DeltaCarry<T>(int64_t layer)>;
 template <class T>
 void target_layers(const Target<T>&, const Packed&, const std::vector<int64_t>& taps, const Queue&,
-                   const Attend<T>&, const OnTap<T>& on_tap, const TapStore& capture = {});
+                   const Attend<T>&, const OnTap<T>& on_tap, const TapStore& capture = {},
+                   const Carry<T>& carry = {});
 
 }  // namespace slip

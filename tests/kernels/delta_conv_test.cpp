@@ -100,6 +100,50 @@ TYPED_TEST(DeltaConv, WhoSeesWhom) {
   }
 }
 
+// A document in two calls: the second finds the tokens before in the rows before.
+TYPED_TEST(DeltaConv, GoesOnInADocument) {
+  using T = typename TypeParam::Type;
+  const Queue& q = this->queue();
+  for (const Case& c : {Case{4, 16, 32, 48, {70}}, Case{4, 128, 256, 384, {70}}, Case{3, 8, 8, 16, {70}}}) {
+    const Problem p = make_problem<T>(c);
+    const DeviceArray<T> whole = run<T>(c, p, q), x(q, p.x),
+                         taps(q, Matrix(1, p.taps.rows * p.taps.cols, p.taps.values));
+    const DeviceArray<int> position(q, p.position);
+    for (const int64_t cut : {1, 2, 3, 4, 33}) {
+      const int64_t n = p.x.rows - cut;
+      DeviceArray<T> y(q, n, c.channels);
+      delta_conv_fwd<T>({x.view().rows_from(cut, n), taps.data(), c.taps, c.head_dim, c.normed,
+                         position.data() + cut, y.view()},
+                        q);
+      std::vector<double> want = whole.values();
+      want.erase(want.begin(), want.begin() + cut * c.channels);
+      SCOPED_TRACE(::testing::PrintToString(c) + " cut at " + std::to_string(cut));
+      if (q.on_cpu()) {  // its sums may be fused or not where memory lies differently
+        EXPECT_TRUE(near(y.values(), want, 1e-6, 1e-6));
+      } else {
+        EXPECT_EQ(y.values(), want);
+      }
+    }
+  }
+}
+
+TYPED_TEST(DeltaConv, KeepsTheRowsThatItWillNeed) {
+  using T = typename TypeParam::Type;
+  const Queue& q = this->queue();
+  for (const int64_t from : {0, 1, 2, 3, 6}) {
+    Matrix rows = random_integers(5, 3 * 9, 300, 100);
+    DeviceArray<T> got(q, rows);
+    keep_rows<T>({got.view().cols_from(0, 270), 9, 3, from}, q);
+    Matrix want = rows;
+    for (int64_t group = 0; group < 27; group += 9) {
+      for (int64_t i = 0; i < 3; ++i) {
+        for (int64_t c = 0; c < 270; ++c) want.at(group + i, c) = rows.at(group + from + i, c);
+      }
+    }
+    EXPECT_EQ(got.values(), want.values) << "from row " << from;
+  }
+}
+
 TYPED_TEST(DeltaConv, NoTokens) {
   using T = typename TypeParam::Type;
   const Case c{4, 16, 32, 48, {}};

@@ -90,13 +90,16 @@ template <class V> std::vector<int> words(const std::vector<V>& v) {
   return {p, p + v.size() * sizeof(V) / sizeof(int)};
 }
 
-Matrix reference(const Case& c, const Problem& p) {
+// `state`: what documents begin with, as one row (empty: zero); `state_out`: that of their ends.
+Matrix reference(const Case& c, const Problem& p, const Matrix& state = {}, Matrix* state_out = nullptr) {
   const std::vector<float> a_log(p.a_log.values.begin(), p.a_log.values.end()),
       dt_bias(p.dt_bias.values.begin(), p.dt_bias.values.end());
   const HostRow host(c.lengths);
   Matrix out(p.v.rows, p.v.cols);
   gated_delta_fwd_ref<double>({c.shape, p.q.view(), p.k.view(), p.v.view(), p.a.view(), p.b.view(),
-                               a_log.data(), dt_bias.data(), host.row(), out.view(), nullptr, 0});
+                               a_log.data(), dt_bias.data(), host.row(), out.view(), nullptr, 0,
+                               state.rows > 0 ? state.values.data() : nullptr,
+                               state_out != nullptr ? state_out->values.data() : nullptr});
   return out;
 }
 
@@ -119,6 +122,56 @@ template <class T> DeviceArray<T> run(const Case& c, const Problem& p, const Que
   EXPECT_TRUE(out.intact());  // waits
   EXPECT_TRUE(scratch.intact());
   return out;
+}
+
+// Tokens first .. first + count of a problem of one document.
+Problem part_of(const Problem& p, int64_t first, int64_t count) {
+  const auto part = [&](const Matrix& m) {
+    return Matrix(count, m.cols,
+                  {m.values.begin() + first * m.cols, m.values.begin() + (first + count) * m.cols});
+  };
+  return {part(p.q), part(p.k), part(p.v), part(p.a), part(p.b), p.a_log, p.dt_bias};
+}
+
+// Output and state of a run that begins with a state (empty: zero). `step`: token by token, of one document;
+// in_place: the state after takes the place of the state before.
+template <class T> struct Carried {
+  DeviceArray<T> out;
+  DeviceArray<Acc<T>> state;
+};
+enum class How { rows, step, step_in_place, step_state_only };
+template <class T>
+Carried<T> run_from(const Case& c, const Problem& p, const Queue& q, const Matrix& state,
+                    How how = How::rows) {
+  const DeviceArray<T> mq(q, p.q), k(q, p.k), v(q, p.v), a(q, p.a), b(q, p.b);
+  const DeviceArray<float> a_log(q, p.a_log), dt_bias(q, p.dt_bias);
+  const HostRow host(c.lengths);
+  const DeviceArray<int> documents(q, row_of(words(host.documents))), chunks(q, row_of(words(host.chunks)));
+  const int64_t size = delta_state_size(c.shape) * static_cast<int64_t>(host.documents.size());
+  const DeviceArray<Acc<T>> before(q, state.rows > 0 ? state : Matrix(1, size));
+  Carried<T> r{DeviceArray<T>(q, p.v.rows, p.v.cols),
+               how == How::step_in_place ? DeviceArray<Acc<T>>(q, state) : DeviceArray<Acc<T>>(q, 1, size)};
+  DeltaRow row = host.row();
+  row.documents = reinterpret_cast<const DeltaDocument*>(documents.data());
+  row.chunks = reinterpret_cast<const DeltaChunk*>(chunks.data());
+  const int64_t bytes = gated_delta_scratch<T>(c.shape, p.v.rows, q.device);
+  const DeviceArray<uint8_t> scratch(q, 1, bytes);
+  GatedDeltaFwd<T> args{c.shape,      mq.view(),      k.view(), v.view(),     a.view(),       b.view(),
+                        a_log.data(), dt_bias.data(), row,      r.out.view(), scratch.data(), bytes};
+  args.state = state.rows == 0 ? nullptr : how == How::step_in_place ? r.state.data() : before.data();
+  args.state_out = r.state.data();
+  if (how == How::step_state_only) args.out = {};
+  if (how == How::rows) {
+    gated_delta_fwd<T>(args, q);
+  } else {
+    args.row = {};
+    args.scratch = nullptr;
+    gated_delta_step<T>(args, q);
+  }
+  EXPECT_TRUE(r.out.intact());  // waits
+  EXPECT_TRUE(r.state.intact());
+  EXPECT_TRUE(scratch.intact());
+  return r;
 }
 
 template <class B> class GatedDelta : public KernelTest<B> {};
@@ -195,6 +248,84 @@ TYPED_TEST(GatedDelta, WhoSeesWhom) {
       }
       first += n;
     }
+  }
+}
+
+// A document in two pieces: the second begins with the state that the first left.
+TYPED_TEST(GatedDelta, InPieces) {
+  using T = typename TypeParam::Type;
+  const Queue& q = this->queue();
+  for (const DeltaShape& s : {DeltaShape{2, 6, 16, 16}, DeltaShape{2, 2, 40, 24}, DeltaShape{1, 3, 128, 128},
+                              DeltaShape{1, 1, 128, 128}}) {
+    for (const int64_t cut : {1, 3, 63, 64, 65, 128}) {
+      const Lengths whole = {150, 140, 130}, ahead(3, cut);
+      Lengths rest;
+      for (const int64_t n : whole) rest.push_back(n - cut);
+      SCOPED_TRACE(::testing::PrintToString(Case{s, whole}) + " cut at " + std::to_string(cut));
+      const Problem p = make_problem<T>({s, whole}, 61);
+      Matrix want_state(1, 3 * delta_state_size(s));
+      const Matrix want = reference({s, whole}, p, {}, &want_state);
+      // The pieces of all documents, first the beginnings, then the rests.
+      const auto pieces = [&](const Matrix& m, bool second) {
+        Matrix out(second ? 420 - 3 * cut : 3 * cut, m.cols);
+        auto to = out.values.begin();
+        int64_t first = 0;
+        for (const int64_t n : whole) {
+          const auto from = m.values.begin() + first * m.cols, mid = from + cut * m.cols;
+          to = second ? std::copy(mid, from + n * m.cols, to) : std::copy(from, mid, to);
+          first += n;
+        }
+        return out;
+      };
+      const auto half = [&](bool second) {
+        return Problem{pieces(p.q, second),
+                       pieces(p.k, second),
+                       pieces(p.v, second),
+                       pieces(p.a, second),
+                       pieces(p.b, second),
+                       p.a_log,
+                       p.dt_bias};
+      };
+      const Carried<T> first = run_from<T>({s, ahead}, half(false), q, {});
+      const Carried<T> second = run_from<T>({s, rest}, half(true), q, first.state.matrix());
+      EXPECT_TRUE(agrees(first.out, pieces(want, false)));
+      EXPECT_TRUE(agrees(second.out, pieces(want, true)));
+      EXPECT_TRUE(agrees_as<T>(second.state, want_state));
+    }
+  }
+}
+
+// Few tokens after a state, as a verification has them: their number does not reach, bit by bit, what the
+// first of them give and leave, nor do one call or two, nor whether the output is wanted.
+TYPED_TEST(GatedDelta, TokenByToken) {
+  using T = typename TypeParam::Type;
+  const Queue& q = this->queue();
+  for (const DeltaShape& s : {DeltaShape{2, 6, 16, 16}, DeltaShape{2, 4, 40, 24}, DeltaShape{1, 3, 128, 128},
+                              DeltaShape{1, 2, 256, 64}}) {
+    const int64_t before = 70, block = 16, all = before + block;
+    const Problem p = make_problem<T>({s, {all}}, 71), tail = part_of(p, before, block);
+    SCOPED_TRACE(::testing::PrintToString(Case{s, {all}}));
+    Matrix state(1, delta_state_size(s)), want_state = state;
+    reference({s, {before}}, part_of(p, 0, before), {}, &state);
+    state = rounded<float>(state);
+    const Matrix want = reference({s, {block}}, tail, state, &want_state);
+    const Carried<T> whole = run_from<T>({s, {block}}, tail, q, state, How::step);
+    EXPECT_TRUE(agrees(whole.out, want));
+    EXPECT_TRUE(near(whole.state.values(), want_state.values, kTol<Acc<T>>));  // the state stays fp32
+    EXPECT_TRUE(same_bits(whole.state, run_from<T>({s, {block}}, tail, q, state, How::step_in_place).state));
+    for (const int64_t accepted : {1, 2, 7, 15}) {
+      const Problem few = part_of(tail, 0, accepted), rest = part_of(tail, accepted, block - accepted);
+      const Carried<T> got = run_from<T>({s, {accepted}}, few, q, state, How::step);
+      std::vector<double> first = whole.out.values();
+      first.resize(static_cast<size_t>(accepted * p.v.cols));
+      EXPECT_EQ(got.out.values(), first);
+      EXPECT_TRUE(
+          same_bits(got.state, run_from<T>({s, {accepted}}, few, q, state, How::step_state_only).state));
+      const Carried<T> after = run_from<T>({s, {block - accepted}}, rest, q, got.state.matrix(), How::step);
+      EXPECT_TRUE(same_bits(after.state, whole.state));
+    }
+    const Carried<T> fresh = run_from<T>({s, {block}}, tail, q, {}, How::step);
+    EXPECT_TRUE(agrees(fresh.out, reference({s, {block}}, tail)));
   }
 }
 
