@@ -79,9 +79,9 @@ void accept_delta(DeltaCache<T>& c, const Target<T>& target, int64_t length, int
   for (size_t l = 0; l < c.place.size(); ++l) {
     const int64_t place = c.place[l];
     if (place < 0) continue;
-    GatedDeltaFwd<T> rule = delta_rule<T>(target, static_cast<int64_t>(l),
-                                          rows_of(c, place).rows_from(c.history, count),
-                                          c.conv.rows_from(place * c.kept, count));
+    GatedDeltaFwd<T> rule =
+        delta_rule<T>(target, static_cast<int64_t>(l), rows_of(c, place).rows_from(c.history, count),
+                      c.conv.rows_from(place * c.kept, count));
     rule.state_out = c.state + place * c.state_size;
     rule.state = length == 0 ? nullptr : rule.state_out;
     gated_delta_step<T>(rule, queue);
@@ -90,10 +90,10 @@ void accept_delta(DeltaCache<T>& c, const Target<T>& target, int64_t length, int
                queue);
 }
 
-#define SLIP_INSTANTIATE(T)                                                                               \
+#define SLIP_INSTANTIATE(T)                                                                 \
   template DeltaCache<T> make_delta_cache(const TargetModel&, int64_t, int64_t, Arena&);    \
-  template DeltaRow begin_delta_pass(DeltaCache<T>&, int64_t, const Queue&);                              \
-  template DeltaCarry<T> delta_carry(const DeltaCache<T>&, int64_t, int64_t, const Queue&);               \
+  template DeltaRow begin_delta_pass(DeltaCache<T>&, int64_t, const Queue&);                \
+  template DeltaCarry<T> delta_carry(const DeltaCache<T>&, int64_t, int64_t, const Queue&); \
   template void accept_delta(DeltaCache<T>&, const Target<T>&, int64_t, int64_t, const Queue&);
 SLIP_INSTANTIATE(float)
 #if SLIP_HAVE_CUDA

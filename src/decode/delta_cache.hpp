@@ -12,8 +12,8 @@
 namespace slip {
 
 template <class T> struct DeltaCache {
-  std::vector<int64_t> place;  // per layer of the target: its number among the gated delta nets, or -1
-  int64_t layers = 0;          // gated delta nets; 0: nothing below is there
+  std::vector<int64_t> place;     // per layer of the target: its number among the gated delta nets, or -1
+  int64_t layers = 0;             // gated delta nets; 0: nothing below is there
   int64_t kept = 0, history = 0;  // tokens; history: taps of the convolution - 1
   View2<T> rows;                  // (layers * (history + kept), columns): before the pass, then of it
   View2<T> conv;                  // (layers * kept, channels): of the pass

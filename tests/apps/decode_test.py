@@ -110,6 +110,41 @@ class Ranks(Decode):
         self.assertEqual((done.code, done.out, done.err.count("absent.h5")), (3, "", 1), done)
 
 
+class Hybrid(Decode):
+    """A target with gated delta nets: their states, not only keys and values, follow what is accepted."""
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "config.json").write_text(json.dumps(DRAFTER))
+        self.prompts = write_shard(self.folder / "prompts.h5", [([(37 * n + 5 * t * t) % 255 for t in range(n)], [0] * n) for n in (1, 2, 3, 9, 40, 100)],
+                                   256, 255, "--prompts")
+
+    def decode(self, *options, ranks=None):
+        done = run("decode", "--target", GOLDEN / "tiny-qwen3_5", "--drafter", self.folder, "--prompts", self.prompts, "--device", DEVICE,
+                   "--precision", "fp32", "--max-new", 24, "--untrained", "--json", *options, ranks=ranks)
+        self.assertEqual(done.code, 0, done)
+        return json.loads(done.out)
+
+    def test_as_without_a_drafter(self):
+        want = None
+        for block in range(1, DRAFTER["block_size"] + 1):
+            got = self.decode("--block", block, "--baseline")
+            self.assert_equals_plain(got)
+            ids = [r["ids"] for r in got["responses"]]
+            want = want or ids
+            self.assertEqual(ids, want, block)
+        sampled = self.decode("--temperature", 1.5, "--seed", 7, "--baseline")
+        self.assert_equals_plain(sampled)
+        self.assertNotEqual([r["ids"] for r in sampled["responses"]], want)
+
+
+class HybridRanks(Hybrid):
+    def test_as_without_a_drafter(self):
+        one, three = self.decode(), self.decode(ranks=3)
+        self.assertEqual(three["ranks"], 3)
+        self.assertEqual([r["ids"] for r in three["responses"]], [r["ids"] for r in one["responses"]])
+
+
 class Golden(Decode):  # thousands of calls of the target: not where the code is not optimised
     def test_golden_decode(self):
         got = self.decode("--max-new", 160, "--baseline")

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "decode/decoder.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/rmsnorm.hpp"
+#include "kernels/sample.hpp"
 #include "model/synthetic.hpp"
 #include "support/test_device.hpp"
 
@@ -28,7 +31,8 @@ inline DrafterModel hybrid_drafter() {
 inline Ids hybrid_prompt(int64_t tokens, int seed) {
   Ids out;
   for (int64_t t = 0; t < tokens; ++t)
-    out.push_back(static_cast<int32_t>(random_u64(static_cast<uint64_t>(seed), 3, static_cast<uint64_t>(t)) % 255));
+    out.push_back(
+        static_cast<int32_t>(random_u64(static_cast<uint64_t>(seed), 3, static_cast<uint64_t>(t)) % 255));
   return out;
 }
 inline Ids ids_of(const Response& r) {
@@ -48,8 +52,8 @@ template <class T> class HybridRig {
         m,
         kind == Weights::wide
             ? synthetic_target<T>(m, all, 5, arena, queue.get())
-            : load_target<T>(m, WeightFolder(std::string(SLIP_SOURCE_DIR) + "/tests/golden/tiny-qwen3_5"), all,
-                             arena, queue),
+            : load_target<T>(m, WeightFolder(std::string(SLIP_SOURCE_DIR) + "/tests/golden/tiny-qwen3_5"),
+                             all, arena, queue),
         model.taps, limits, arena, queue));
     drafter.emplace(make_cached_drafter<T>(model, block, limits, arena, queue));
     set_weights(drafter->drafter, initial_parameters(model, drafter->drafter.layout, 1), queue);
@@ -74,8 +78,8 @@ template <class T> class HybridRig {
       if (!kv.empty()) out.push_back(values_of(kv.rows_from(0, target->length), queue.get()));
     for (int64_t l = 0; l < c.layers; ++l) {
       out.push_back(values_of(View2<Acc<T>>(c.state + l * c.state_size, 1, c.state_size), queue.get()));
-      out.push_back(values_of(
-          c.rows.rows_from(l * (c.history + c.kept), c.history).cols_from(0, c.conv.cols), queue.get()));
+      out.push_back(values_of(c.rows.rows_from(l * (c.history + c.kept), c.history).cols_from(0, c.conv.cols),
+                              queue.get()));
     }
     return out;
   }
@@ -88,14 +92,47 @@ template <class T> class HybridRig {
   std::optional<CachedDrafter<T>> drafter;
 };
 
+// The target's own greedy answer, everything anew for every token: packed prefill, final norm, head.
+template <class T> Response uncached_answer(const HybridRig<T>& rig, const Ids& prompt, int64_t most) {
+  const Queue& queue = rig.queue.get();
+  const TargetModel& m = rig.target->target.model;
+  Arena arena(kTestDevice);
+  const Target<T> target{m, rig.target->target.weights, make_target_buffers<T>(m, 400, arena, queue), {}};
+  PackedRow row("row", 400, arena);
+  const View2<T> y = arena.take2<T>("y", 1, m.hidden);
+  const View2<Acc<T>> logits = arena.take2<Acc<T>>("logits", 1, m.vocab);
+  int* const token = arena.take<int>("token", 1);
+  float* const margin = arena.take<float>("margin", 1);
+  Ids all = prompt;
+  Response r;
+  while (static_cast<int64_t>(r.tokens.size()) < most) {
+    const int64_t lengths[] = {static_cast<int64_t>(all.size())};
+    target_forward<T>(target, row.set(all, lengths, queue), {m.layers - 1}, queue,
+                      [&](int, View2<const T> x) {
+                        rmsnorm_fwd<T>({.x = x.rows_from(x.rows - 1, 1),
+                                        .gain = target.weights.norm,
+                                        .eps = m.eps,
+                                        .y = y,
+                                        .inv_rms = nullptr,
+                                        .centred = true},
+                                       queue);
+                      });
+    matmul<T, Acc<T>>({Product::nt, y, target.weights.head, logits}, queue);
+    sample_rows<T>({.logits = logits, .temperature = 0, .token = token, .margin = margin}, queue);
+    r.tokens.push_back({downloaded(token, 1, queue)[0], downloaded(margin, 1, queue)[0]});
+    all.push_back(r.tokens.back().token);
+  }
+  return r;
+}
+
 // A drafter that knows the answer and errs at every position that `errs` says.
 template <class T> struct Oracle {
   HybridRig<T>& rig;
   Ids answer;  // from position `first` on
   int64_t first;
   std::function<bool(int64_t position)> errs;
-  int32_t other = 1;           // what is added where it errs, and to all drafts after that
-  bool rejected_too = true;    // false: what it errs about is not even run through the target
+  int32_t other = 1;         // what is added where it errs, and to all drafts after that
+  bool rejected_too = true;  // false: what it errs about is not even run through the target
   Decoder<T> decoder = rig.decoder();
   std::vector<int> expected = {};
 

@@ -21,7 +21,8 @@ using Types = ::testing::Types<float>;
 template <class T> class Hybrid : public ::testing::Test {};
 TYPED_TEST_SUITE(Hybrid, Types);
 
-// fp32: token by token. In bf16 up to the first tie: there products of one row and of eight round differently.
+// fp32: token by token. In bf16 up to the first tie: there products of one row and of eight round
+// differently.
 template <class T> void expect_same_answer(const Response& got, const Response& want) {
   ASSERT_EQ(got.tokens.size(), want.tokens.size());
   for (size_t i = 0; i < want.tokens.size(); ++i) {
@@ -62,6 +63,21 @@ TYPED_TEST(Hybrid, GreedyOutputIsTheTargetsOwnForAnyDrafterAndBlock) {
             EXPECT_EQ(got.cycles[i].advance, oracle.expected[i]) << "cycle " << i << ", every " << every;
         }
       }
+    }
+  }
+}
+
+TYPED_TEST(Hybrid, WithCachesAsWithout) {
+  using T = TypeParam;
+  for (const Weights kind : kWeights) {
+    HybridRig<T> rig(kind);
+    for (const int64_t length : {2, 60}) {
+      SCOPED_TRACE("prompt of " + std::to_string(length));
+      const Ids prompt = hybrid_prompt(length, 6);
+      const Response want = uncached_answer(rig, prompt, 16);
+      expect_same_answer<T>(rig.decode(prompt, 16), want);
+      Oracle<T> oracle{rig, ids_of(want), length, [](int64_t p) { return p % 4 == 1; }};
+      expect_same_answer<T>(speculate(oracle, std::span<const int32_t>(prompt), {8, 16, {}}), want);
     }
   }
 }

@@ -105,6 +105,43 @@ class SameBits(Offline):
         self.assert_same("whole", "cut")
 
 
+class Decoding(Offline):
+    """eval.prompts without data.tokens: the target runs for the evaluations, and training does not notice."""
+
+    def setUp(self):
+        super().setUp()
+        prompts = write_shard(self.folder / "prompts.h5", documents([5, 9, 17, 3]), 256, 255)
+        self.prompts = {"eval_prompts": prompts, "eval_max_new": 10, "eval_every_steps": 4}
+        self.features = self.dump()
+
+    def decoded(self, name):
+        return [(e["step"], e["decoded"]["histogram"], e["decoded"]["parity"]["different"]) for e in self.metrics(name, ["step", "decoded"], "eval.jsonl")]
+
+    def test_training_does_not_notice(self):
+        self.train("bare", data_features=self.features)
+        self.train("one", data_features=self.features, **self.prompts)
+        self.assert_same("bare", "one")
+        self.train("online", data_tokens=self.tokens, **self.prompts)
+        self.assert_same("online", "one")
+        self.assertEqual(self.decoded("one"), self.decoded("online"))
+        self.assertEqual([e[0] for e in self.decoded("one")], [0, 4, 8])
+        self.assertEqual({e[2] for e in self.decoded("one")}, {0})
+        # Of three ranks one is the target's: the others train as two.
+        self.train("two", ranks=2, data_features=self.features)
+        done = self.train("three", ranks=3, data_features=self.features, **self.prompts)
+        self.assertIn("1 target rank is there for eval.prompts alone", done.err)
+        self.assert_same("two", "three")
+        self.assertEqual(self.decoded("three"), self.decoded("one"))
+        plan = json.loads((self.folder / "three/plan.json").read_text())
+        self.assertEqual([r["role"] for r in plan["rank"]], ["drafter", "drafter", "target"])
+        self.assertIn("cache.target", plan["rank"][2]["memory"])
+        self.assertNotIn("cache.target", plan["rank"][0]["memory"])
+
+    def test_a_rank_must_run_the_target(self):
+        done = self.train("run", code=2, ranks=2, data_features=self.features, roles_targets=0, roles_drafters=2, **self.prompts)
+        self.assertIn("eval.prompts cannot be decoded", done.err)
+
+
 class Refused(Offline):
     def refused(self, *parts, code=3, **settings):
         done = self.train("bad", code=code, **settings)

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "apps"))
-from program import DEVICE, DRAFTER, GOLDEN, ROOT, Folder, command, documents, hf, run, write_config, write_shard  # noqa: E402
+from program import DEVICE, DRAFTER, GOLDEN, ON_GPU, ROOT, Folder, command, documents, hf, run, write_config, write_shard  # noqa: E402
 
 STEPS, HALF = 12, 6
 SETTINGS = {
