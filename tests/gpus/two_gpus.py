@@ -1,4 +1,4 @@
-"""What two GPUs of one host are to show, in parts that can be run one by one and again:
+"""What two GPUs of one host (`dumping_in_turn`: one) are to show, in parts that can be run one by one and again:
 
   tests/gpus/two_gpus.py --build DIR --out FOLDER [PART...]     all parts unless named; one that has its result in FOLDER is left out
   tests/gpus/two_gpus.py --dry ...                              the same script on CPU ranks with the tiny models: tries the script, not the machine
@@ -73,12 +73,12 @@ class Machine:
             raise RuntimeError(f"{name}: exit code {job.returncode}\n" + (self.out / f"{name}.log").read_text()[-3000:])
         return Result([json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()], first, json.loads((log / "plan.json").read_text()))
 
-    def big(self, shape):
+    def big(self, shape, documents=32):
         """Options of a run of that shape with made-up weights; dry: the tiny one."""
         if self.dry:
             return "configs/tiny.ini", [], {"train__steps": 8, "eval__tokens": "", "eval__prompts": ""}
         drafter = json.loads((ROOT / f"configs/{shape}-drafter.json").read_text())
-        shard = self.shard(shape, drafter["vocab_size"], drafter["dflash_config"]["mask_token_id"], 32, 4096)
+        shard = self.shard(f"{shape}-{documents}", drafter["vocab_size"], drafter["dflash_config"]["mask_token_id"], documents, 4096)
         return f"configs/{shape}.ini", ["--synthetic-weights"], {"data__tokens": shard, "data__max_length": 4096, "data__epochs": 0, "train__rows_per_step": 4,
                                                                  "checkpoint__every_steps": 0, "log__every_steps": 100}
 
@@ -142,6 +142,24 @@ def dumping(m):
     return {"1+1 dumping": pair.row(skip=2), "bytes": total, "verified": verified.returncode == 0}
 
 
+def dumping_in_turn(m):
+    """What dumping costs one rank on one GPU, where the disk keeps up and in memory; each run between two without."""
+    config, options, settings = m.big("qwen3-8b", documents=80)
+    settings["train__steps"] = 8 if m.dry else 16  # all in epoch 0, whose rows are dumped
+    rows, plain = {}, [m.train(1, "plain0", config, *options, **settings).row(skip=4)]
+    for name, place in (("disk", m.work), ("memory", pathlib.Path("/dev/shm"))):
+        if shutil.disk_usage(place).free < 13e9:
+            continue
+        folder = place / "dumped-in-turn"
+        shutil.rmtree(folder, ignore_errors=True)
+        rows[name] = {**m.train(1, f"dump-{name}", config, *options, **settings, dump__dir=folder).row(skip=4),
+                      "bytes": sum(f.stat().st_size for f in folder.rglob("*"))}
+        shutil.rmtree(folder)
+        plain.append(m.train(1, f"plain{len(plain)}", config, *options, **settings).row(skip=4))
+        rows[name]["cost"] = 1 - rows[name]["tokens_per_s"] * 2 / (plain[-2]["tokens_per_s"] + plain[-1]["tokens_per_s"])
+    return {"plain": plain, **rows}
+
+
 def twentyseven(m):
     config, options, settings = m.big("qwen3.6-27b")
     return {"1+1": m.train(2, "27b11", config, *options, **{**settings, "train__steps": 8 if m.dry else 14}).row()}
@@ -202,7 +220,7 @@ def refusals(m):
     return {"exit_code": done.returncode, "said": [line for line in done.stderr.splitlines() if "error" in line or "--share-gpu" in line][:2]}
 
 
-PARTS = {f.__name__: f for f in (doctor, wire, tiny, eight, offline, faults, refusals, dumping, twentyseven)}
+PARTS = {f.__name__: f for f in (doctor, wire, tiny, eight, offline, faults, refusals, dumping, dumping_in_turn, twentyseven)}
 
 
 def main():
