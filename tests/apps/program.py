@@ -32,7 +32,7 @@ DEVICE = "cuda" if ON_GPU else "cpu"
 def command(*arguments, ranks=None):
     if ON_GPU and arguments[0] in ("step", "features") and "--device" not in arguments:
         arguments = (*arguments, "--device", "cuda")
-    if ON_GPU and arguments[0] in ("train", "dump") and ranks is not None:
+    if ON_GPU and arguments[0] in ("train", "dump", "decode", "generate") and ranks is not None:
         arguments = (*arguments, "--share-gpu")
     start = [BUILD + "/slipstream"] if ranks is None else ["launch/run", "-n", str(ranks), "--build", BUILD]
     return [*start, *map(str, arguments)]

@@ -206,7 +206,10 @@ TEST(HybridTarget, PackedEqualsAloneAtEveryBorder) {
     const auto alone = rig.taps(Ids(ids.begin() + first, ids.begin() + first + n), {n}, {0, 2, 3});
     for (size_t i = 0; i < alone.size(); ++i) {
       const auto from = packed[i].begin() + first * rig.model().hidden;
-      EXPECT_TRUE(near(alone[i], std::vector<double>(from, from + n * rig.model().hidden), 1e-6, 1e-6));
+      // Products of a GPU sum in another order for another number of rows.
+      const double tolerance = kTestDevice == Device::cpu ? 1e-6 : 1e-5;
+      EXPECT_TRUE(
+          near(alone[i], std::vector<double>(from, from + n * rig.model().hidden), tolerance, tolerance));
     }
     first += n;
   }
