@@ -21,15 +21,15 @@ using Types = ::testing::Types<float>;
 template <class T> class Hybrid : public ::testing::Test {};
 TYPED_TEST_SUITE(Hybrid, Types);
 
-// fp32: token by token. In bf16 up to the first tie: there products of one row and of eight round
-// differently.
+// fp32: token by token. In bf16 up to the first tie, since there products of one row and of eight round
+// differently: on an H200 the only difference was at 0.0003, with logits of up to 1.6.
 template <class T> void expect_same_answer(const Response& got, const Response& want) {
   ASSERT_EQ(got.tokens.size(), want.tokens.size());
   for (size_t i = 0; i < want.tokens.size(); ++i) {
     if (got.tokens[i].token == want.tokens[i].token) continue;
     const float lead = std::min(got.tokens[i].margin, want.tokens[i].margin);
     std::cout << "token " << i << " differs; the logits are " << lead << " from a tie\n";
-    EXPECT_LE(lead, sizeof(T) == 2 ? 0.1f : 0.0f) << "token " << i;
+    EXPECT_LE(lead, sizeof(T) == 2 ? 0.002f : 0.0f) << "token " << i;
     return;
   }
 }
