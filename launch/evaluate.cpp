@@ -14,8 +14,8 @@ namespace {
 // features to bf16, but not always to the same neighbour, since they add in another order; in bf16 the models
 // themselves round at every step. Measured with the tiny run in bf16 on an H200: 14 of 3309 cycles differ,
 // the logits up to 0.064 from a tie. Rounding grows with the square root of the depth (8 layers there, 41 of
-// an 8B target and its drafter: 2.3) and with the logits (up to three times as large): 0.44. A fault moves
-// logits by more, or many cycles, which parity_fails looks at too.
+// an 8B target and its drafter: 2.3) and with the logits (up to three times as large): 0.44. A fault that
+// moves them by less shows in many cycles, which parity_fails looks at too.
 template <class T> constexpr float kTieTolerance = 0.01f;
 template <> constexpr float kTieTolerance<Bf16> = 0.5f;
 
