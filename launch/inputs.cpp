@@ -10,7 +10,6 @@
 #include "core/log.hpp"
 #include "io/feature_manifest.hpp"
 #include "io/weight_fingerprint.hpp"
-#include "train/rows.hpp"
 
 namespace slip {
 namespace fs = std::filesystem;
@@ -32,9 +31,11 @@ TrainerState fresh_state(const RunOptions& o, const RunInputs& in) {
   TrainerState s;
   fields(o.config,
          [&](const char* key, const auto& value, const char*) { s.config[key] = fmt::format("{}", value); });
-  for (const auto& d : in.corpus->documents()) s.tokens += d.length;
-  s.documents = static_cast<int64_t>(in.corpus->documents().size());
-  s.total_steps = total_steps(in.corpus->documents(), o.config.data, o.config.train);
+  const std::vector<TokenCorpus::Document>& documents = in.corpus->documents();
+  for (const auto& d : documents) s.tokens += d.length;
+  s.documents = static_cast<int64_t>(documents.size());
+  s.config[kWeightsKey] = weights_text(in.sources, source_sizes(documents, in.sources.size()));
+  s.total_steps = total_steps(documents, in.sources, o.config.data, o.config.train);
   return s;
 }
 
@@ -115,23 +116,52 @@ FeatureFiles open_features(const RunOptions& o, const RunInputs& in, const char*
   return files;
 }
 
+std::vector<std::string> paths_of(const std::vector<Source>& sources) {
+  std::vector<std::string> out;
+  for (const Source& s : sources) out.insert(out.end(), s.paths.begin(), s.paths.end());
+  return out;
+}
+
+// Held-out documents and, where they are on disk, their features.
+void open_held_out(const RunOptions& o, RunInputs& in) {
+  const EvalConfig& c = o.config.eval;
+  const int64_t cut = cut_length(o.config.data);
+  if (!c.tokens.empty()) {
+    const std::vector<Source> sources = expand_sources("eval.tokens", c.tokens, expand_globs);
+    if (weighted(sources))
+      fail_usage("eval.tokens: held-out documents are evaluated once each; leave the weights out");
+    in.eval.emplace(paths_of(sources), cut);
+  }
+  if (c.features.empty()) return;
+  const std::vector<std::string> paths = expand_feature_paths(c.features);
+  in.eval_features.emplace(open_features(o, in, "eval.features", paths));
+  if (!in.eval) in.eval.emplace(paths, cut);
+}
+
 // Documents and, where they are on disk, their features.
 void open_data(const RunOptions& o, RunInputs& in) {
   const Config& c = o.config;
-  const auto open = [&](const char* key, const std::string& tokens, const std::string& features,
-                        std::optional<TokenCorpus>& corpus, std::optional<FeatureFiles>& files) {
-    if (!tokens.empty()) corpus.emplace(expand_globs(tokens), cut_length(c.data));
-    if (features.empty()) return;
-    const std::vector<std::string> paths = expand_feature_paths(features);
-    files.emplace(open_features(o, in, key, paths));
-    if (!corpus) corpus.emplace(paths, cut_length(c.data));
-  };
   in.offline = c.data.tokens.empty() && c.eval.prompts.empty();
-  open("data.features", c.data.tokens, c.data.features, in.corpus, in.features);
-  open("eval.features", c.eval.tokens, c.eval.features, in.eval, in.eval_features);
+  const bool shards_only = c.data.tokens.empty();
+  const char* key = shards_only ? "data.features" : "data.tokens";
+  in.sources = shards_only ? expand_sources(key, c.data.features, expand_feature_paths)
+                           : expand_sources(key, c.data.tokens, expand_globs);
+  const std::vector<std::string> paths = paths_of(in.sources);
+  std::vector<int32_t> source_of_path;
+  for (size_t s = 0; s < in.sources.size(); ++s)
+    source_of_path.insert(source_of_path.end(), in.sources[s].paths.size(), static_cast<int32_t>(s));
+  if (shards_only) in.features.emplace(open_features(o, in, key, paths));
+  in.corpus.emplace(paths, cut_length(c.data), source_of_path);
+  check_weights(key, in.sources, source_sizes(in.corpus->documents(), in.sources.size()));
+  if (!shards_only && !c.data.features.empty()) {
+    const std::vector<Source> shards = expand_sources("data.features", c.data.features, expand_feature_paths);
+    if (weighted(shards))
+      fail_usage("data.features: weights belong to data.tokens where both are set, here there are two lists");
+    in.features.emplace(open_features(o, in, "data.features", paths_of(shards)));
+  }
+  open_held_out(o, in);
   if (!in.features) return;
-  const std::vector<Row> rows =
-      epoch_rows(in.corpus->documents(), c.data.row_tokens, c.data.shuffle, c.data.seed, 0);
+  const std::vector<Row> rows = training_rows(in, c.data, 0);
   int64_t there = 0;
   for (const Row& row : rows) {
     there += std::all_of(row.documents.begin(), row.documents.end(),
@@ -228,13 +258,29 @@ void check_everything(const RunOptions& o, const RunInputs& in) {
   }
 }
 
+std::vector<Row> training_rows(const RunInputs& in, const DataConfig& d, int64_t epoch) {
+  return epoch_rows(drawn(in.corpus->documents(), in.sources, d.seed, epoch), d.row_tokens, d.shuffle, d.seed,
+                    epoch);
+}
+
 PlanCosts plan_costs(const RunOptions& o, const RunInputs& in) {
-  const DataConfig& d = o.config.data;
-  const std::vector<Row> rows = epoch_rows(in.corpus->documents(), d.row_tokens, d.shuffle, d.seed, 0);
+  const std::vector<Row> rows = training_rows(in, o.config.data, 0);
   // The mean row of the first epoch. Anchors are bounded by the tokens of a document; masks are not read for
   // this.
   double tokens = 0, documents = 0, blocks = 0;
+  EpochSize epoch;
+  epoch.rows = static_cast<int64_t>(rows.size());
+  epoch.steps = steps_of_epoch(epoch.rows, o.config.train.rows_per_step);
+  const std::vector<SourceSize> sizes = source_sizes(in.corpus->documents(), in.sources.size());
+  for (size_t s = 0; s < in.sources.size(); ++s)
+    epoch.sources.push_back({in.sources[s].pattern, in.sources[s].weight, sizes[s], {}});
   for (const Row& row : rows) {
+    for (const auto& doc : row.documents) {
+      for (SourceSize* size : {&epoch.drawn, &epoch.sources[static_cast<size_t>(doc.source)].drawn}) {
+        ++size->documents;
+        size->tokens += doc.length;
+      }
+    }
     tokens += static_cast<double>(row.tokens);
     documents += static_cast<double>(row.documents.size());
     for (const auto& doc : row.documents)
@@ -249,6 +295,7 @@ PlanCosts plan_costs(const RunOptions& o, const RunInputs& in) {
   costs.drafter_flops = drafter_row_flops(in.drafter, shape);
   costs.row_bytes = shape.tokens * static_cast<int64_t>(in.drafter.taps.size()) * in.target.hidden * 2;
   costs.rows_per_step = o.config.train.rows_per_step;
+  costs.epoch = std::move(epoch);
   return costs;
 }
 

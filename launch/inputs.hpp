@@ -12,6 +12,7 @@
 #include "model/config.hpp"
 #include "model/target.hpp"
 #include "train/checkpoint.hpp"
+#include "train/rows.hpp"
 #include "train/step.hpp"
 
 namespace slip {
@@ -33,6 +34,7 @@ struct RunInputs {
   TargetModel target;
   DrafterModel drafter;
   std::optional<TokenCorpus> corpus, eval;  // of token shards, or of the tokens in feature shards
+  std::vector<Source> sources;              // of corpus: the entries of data.tokens, with their weights
   std::optional<FeatureFiles> features, eval_features;
   double rows_on_disk = 0;         // share of the rows of epoch 0
   bool offline = false;            // no rank runs the target: all rows are on disk, nothing is decoded
@@ -55,7 +57,9 @@ std::string checkpoint_folder(const Config&);
 RunInputs read_inputs(const RunOptions&);  // opens; refuses what does not fit together
 // What only one rank needs to look at: every token, the presence of every tensor, the run directory.
 void check_everything(const RunOptions&, const RunInputs&);
-// What a row costs on each side, from the rows of the first epoch.
+// The rows of an epoch of training.
+std::vector<Row> training_rows(const RunInputs&, const DataConfig&, int64_t epoch);
+// What a row costs on each side and how long an epoch is, from the rows of the first epoch.
 PlanCosts plan_costs(const RunOptions&, const RunInputs&);
 
 }  // namespace slip

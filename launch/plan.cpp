@@ -98,6 +98,7 @@ Plan make_plan(int world_size, const RolesConfig& roles, const PlanCosts& costs)
   p.drafter_flops = costs.drafter_flops;
   p.row_bytes = costs.row_bytes;
   p.rows_per_step = costs.rows_per_step;
+  p.epoch = costs.epoch;
   p.queue_rows = roles.queue_rows;
 
   for (int r = 0; r < world_size; ++r) {

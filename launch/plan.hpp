@@ -11,6 +11,7 @@
 #include "core/config.hpp"
 #include "device/arena.hpp"
 #include "model/config.hpp"
+#include "train/mixture.hpp"
 
 namespace slip {
 
@@ -38,11 +39,24 @@ double gated_delta_flops(const DeltaNetConfig&);  // of a token in one layer, wi
 //   head     blocks * (b - 1) * 2 H V forward and the same backward (it is frozen, nothing is recomputed).
 double drafter_row_flops(const DrafterModel&, const RowShape&);
 
+// The first epoch; where weights are no whole numbers others differ by a document of each source.
+struct EpochSize {
+  struct Part {
+    std::string pattern;  // of an entry of data.tokens
+    int64_t weight = kWeightOnce;
+    SourceSize there, drawn;
+  };
+  SourceSize drawn;
+  int64_t rows = 0, steps = 0;
+  std::vector<Part> sources;
+};
+
 struct PlanCosts {
   double target_flops = 0, drafter_flops = 0;  // of a row
   int64_t row_bytes = 0;                       // of a row's features
   int64_t rows_per_step = 1;
   bool offline = false;  // features come from shards and nothing is decoded: no rank runs the target
+  EpochSize epoch = {};
   std::vector<Arena::Entry> target_memory, drafter_memory;  // by name, when known
 };
 
@@ -58,6 +72,7 @@ struct RankPlan {
 struct Plan {
   int ranks = 1, targets = 1, drafters = 1;  // both 1 with one rank, which has both roles
   bool offline = false;
+  EpochSize epoch = {};
   std::vector<RankPlan> rank;
   double target_flops = 0, drafter_flops = 0;  // of a row
   int64_t row_bytes = 0, rows_per_step = 1, queue_rows = 1;
@@ -75,7 +90,7 @@ struct Plan {
 // max(target_flops / targets, drafter_flops / drafters), at a tie the one with more drafters.
 Plan make_plan(int world_size, const RolesConfig&, const PlanCosts&);
 
-std::string plan_text(const Plan&);         // roles, peers, costs, balance; a line for each rank
+std::string plan_text(const Plan&);         // roles, peers, costs, balance, an epoch; a line for each rank
 std::string plan_memory_text(const Plan&);  // by name, a table for each role
 std::string plan_json(const Plan&);
 

@@ -32,6 +32,37 @@ std::string memory_table(std::vector<Arena::Entry> memory) {
   return out;
 }
 
+// Without sources (plans that know no data): nothing.
+std::string epoch_text(const EpochSize& e) {
+  if (e.sources.empty()) return "";
+  std::string out = fmt::format("an epoch: {} documents, {} tokens in {} rows, {} steps\n", e.drawn.documents,
+                                e.drawn.tokens, e.rows, e.steps);
+  if (e.sources.size() == 1 && e.sources[0].weight == kWeightOnce) return out;
+  for (const EpochSize::Part& s : e.sources) {
+    out += fmt::format("  {:5.1f} % of the tokens: {} (weight {}), {} documents of {}\n",
+                       100 * static_cast<double>(s.drawn.tokens) / static_cast<double>(e.drawn.tokens),
+                       s.pattern, weight_text(s.weight), s.drawn.documents, s.there.documents);
+  }
+  return out;
+}
+
+nlohmann::ordered_json epoch_json(const EpochSize& e) {
+  nlohmann::ordered_json sources = nlohmann::ordered_json::array();
+  for (const EpochSize::Part& s : e.sources) {
+    sources.push_back({{"source", s.pattern},
+                       {"weight", static_cast<double>(s.weight) / static_cast<double>(kWeightOnce)},
+                       {"documents_there", s.there.documents},
+                       {"tokens_there", s.there.tokens},
+                       {"documents", s.drawn.documents},
+                       {"tokens", s.drawn.tokens}});
+  }
+  return {{"documents", e.drawn.documents},
+          {"tokens", e.drawn.tokens},
+          {"rows", e.rows},
+          {"steps", e.steps},
+          {"sources", sources}};
+}
+
 }  // namespace
 
 std::string plan_text(const Plan& p) {
@@ -52,6 +83,7 @@ std::string plan_text(const Plan& p) {
     out += fmt::format("a row: drafter {:.4g} TFLOP, features {:.2f} MiB\n", p.drafter_flops / 1e12,
                        mib(p.row_bytes));
   }
+  out += epoch_text(p.epoch);
   if (p.ranks > 1) {
     out += fmt::format("row r of a step is trained by rank r mod {}", p.drafters);
     if (!p.offline)
@@ -104,6 +136,7 @@ std::string plan_json(const Plan& p) {
                      {{"target_flops", p.target_flops},
                       {"drafter_flops", p.drafter_flops},
                       {"feature_bytes", p.row_bytes}}},
+                    {"epoch", epoch_json(p.epoch)},
                     {"expected_busy", {{"targets", p.target_busy}, {"drafters", p.drafter_busy}}},
                     {"notes", p.notes},
                     {"rank", ranks}};

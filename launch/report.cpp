@@ -71,6 +71,7 @@ json settings_of(const std::string& ini) {
 struct Metrics {
   Columns columns;
   std::vector<std::vector<double>> slots;  // per step
+  std::vector<json> sources;               // per step, of runs that tell sources apart
   size_t steps() const {
     const auto at = columns.find("step");
     return at == columns.end() ? 0 : at->second.size();
@@ -88,6 +89,7 @@ Metrics read_metrics(const std::string& path) {
       const auto at = j.find(name);
       m.columns[name].push_back(at != j.end() && at->is_number() ? at->get<double>() : std::nan(""));
     }
+    m.sources.push_back(j.value("sources", json::object()));
     const auto slots = j.find("slot_accuracy");
     m.slots.push_back(slots != j.end() && slots->is_array() ? slots->get<std::vector<double>>()
                                                             : std::vector<double>());
@@ -191,6 +193,41 @@ json totals(const Metrics& m, const json& plan, const json& settings) {
   return out;
 }
 
+// What was trained of each source: documents and tokens of all steps; loss, accuracy and acceptance length as
+// the mean of the last tenth of the steps, each by its labels.
+json sources_of(const Metrics& m, const json& plan) {
+  json out = json::array();
+  const json names = plan.is_object() && plan.contains("epoch")
+                         ? plan["epoch"].value("sources", json::array())
+                         : json::array();
+  const size_t n = m.steps(), tenth = n - (n + 9) / 10;
+  for (size_t s = 0; s < names.size() && n > 0; ++s) {
+    const auto number = [&](size_t step, const char* name) {
+      const auto all = m.sources[step].find(name);
+      if (all == m.sources[step].end() || !all->is_array() || s >= all->size()) return 0.0;
+      return (*all)[s].is_number() ? (*all)[s].template get<double>() : 0.0;
+    };
+    double documents = 0, tokens = 0, labels = 0;
+    std::map<std::string, double> late;
+    for (size_t i = 0; i < n; ++i) {
+      documents += number(i, "documents");
+      tokens += number(i, "tokens");
+      if (i < tenth) continue;
+      labels += number(i, "labels");
+      for (const char* name : {"loss", "accuracy", "acceptance_length"})
+        late[name] += number(i, name) * number(i, "labels");
+    }
+    if (m.sources[n - 1].empty()) continue;
+    json of = {{"source", names[s].value("source", "?")},
+               {"weight", names[s].value("weight", 1.0)},
+               {"documents", documents},
+               {"tokens", tokens}};
+    for (const auto& [name, sum] : late) of[name] = labels > 0 ? rounded(sum / labels) : json();
+    out.push_back(of);
+  }
+  return out;
+}
+
 // JSON that cannot end the script it stands in.
 std::string within_script(const std::string& data) {
   std::string out;
@@ -220,6 +257,7 @@ json run_of(const std::string& directory) {
           {"plan", plan},
           {"totals", totals(metrics, plan, settings)},
           {"metrics", curves(metrics)},
+          {"sources", sources_of(metrics, plan)},
           {"evaluations", evaluations}};
 }
 

@@ -15,10 +15,7 @@ class RowTable {
   const std::vector<Row>& train_rows(int64_t epoch) {
     auto it = train_.find(epoch);
     if (it == train_.end()) {
-      it = train_
-               .emplace(epoch, epoch_rows(in_.corpus->documents(), data_.row_tokens, data_.shuffle,
-                                          data_.seed, epoch))
-               .first;
+      it = train_.emplace(epoch, training_rows(in_, data_, epoch)).first;
       while (train_.size() > 3) train_.erase(train_.begin());  // requests run at most one epoch ahead
     }
     return it->second;

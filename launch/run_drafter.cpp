@@ -158,6 +158,7 @@ template <class T> StepSums DrafterRank<T>::train_rows() {
       sums += *row_sums;
       sums.rows += 1;
       sums.tokens += static_cast<double>(tokens.ids.size());
+      add_documents(sums, tokens);
     } else {
       sums.bad_rows += 1;
       log_warn(fmt::format(
@@ -325,6 +326,7 @@ template <class T> int DrafterRank<T>::run() {
                          state_.total_steps));
     return kStopped;
   }
+  if (const std::string sources = log_->sources_text(); !sources.empty()) log_info(sources);
   std::string done = fmt::format("done: {} steps in {:.1f} s", state_.step, seconds_since(started_));
   done += log_->evaluation_text();
   if (saves())

@@ -19,20 +19,6 @@
 namespace slip {
 namespace {
 
-std::string plan_text(const RunOptions& o, const DumpPlan& p) {
-  const int64_t free = free_bytes(o.config.dump.dir);
-  std::string out =
-      fmt::format("dump to {}: {} documents in {} shards, at most {} bytes; {} bytes are free there",
-                  o.config.dump.dir, p.documents, p.shards.size(), p.bytes, free);
-  if (p.shards_there > 0)
-    out += fmt::format("; {} listed shards hold {} documents in {} bytes", p.shards_there, p.documents_there,
-                       p.bytes_there);
-  if (p.documents_left_out > 0)
-    out += fmt::format("; dump.max_bytes = {} leaves {} documents out", o.config.dump.max_bytes,
-                       p.documents_left_out);
-  return out;
-}
-
 // One line of progress: on a terminal all the time, in a file every ten seconds.
 class Progress {
  public:
@@ -63,16 +49,29 @@ class Progress {
   Clock::time_point start_ = Clock::now(), shown_ = start_;
 };
 
+// What a rank of a dump holds beside the host memory of its shards.
+template <class T> struct DumpRank {
+  Target<T> target;
+  PackedRow row;
+  Bf16* tap;
+};
+template <class T>
+DumpRank<T> make_dump_rank(const RunOptions& o, const RunInputs& in, Arena& arena, const Queue& queue) {
+  const int64_t tokens = o.config.data.row_tokens;
+  Target<T> target =
+      make_target<T>(o, in, frozen_weights<T>(o, in, {in.last_tap + 1, false}, arena, queue), arena, queue);
+  PackedRow row("target.row", tokens, arena);
+  return {std::move(target), std::move(row),
+          arena.take<Bf16>("dump.tap", tokens * in.target.hidden, "data.row_tokens")};
+}
+
 template <class T>
 int dump_shards(const RunOptions& o, const RunInputs& in, const DumpPlan& plan, const MpiSession& mpi,
                 Phases& phases, const Queue& queue) {
   const double timeout = o.config.comm.timeout_s;
   const int me = mpi.rank();
   Arena arena(queue.device);
-  const Target<T> target =
-      make_target<T>(o, in, frozen_weights<T>(o, in, {in.last_tap + 1, false}, arena, queue), arena, queue);
-  PackedRow packed_row("target.row", o.config.data.row_tokens, arena);
-  Bf16* tap = arena.take<Bf16>("dump.tap", o.config.data.row_tokens * in.target.hidden, "data.row_tokens");
+  DumpRank<T> rank = make_dump_rank<T>(o, in, arena, queue);
   log_info(fmt::format("dump rank {}: memory, and {} bytes of host memory for {} rows\n{}", me,
                        o.config.dump.queue_rows * plan.row_values * 2, o.config.dump.queue_rows,
                        arena.table(12)));
@@ -95,8 +94,8 @@ int dump_shards(const RunOptions& o, const RunInputs& in, const DumpPlan& plan, 
         const int slot = dump.acquire(mpi.peers(), timeout);
         phases.at(done + 1, "capture");
         RowTokens tokens = rows.read({kTrainRow, 0, 0, index});
-        const Packed packed = packed_row.set(tokens.ids, tokens.lengths, queue);
-        capture_to_host<T>(target, packed, in.drafter.taps, tap, dump.memory(slot), queue);
+        const Packed packed = rank.row.set(tokens.ids, tokens.lengths, queue);
+        capture_to_host<T>(rank.target, packed, in.drafter.taps, rank.tap, dump.memory(slot), queue);
         tokens_done += packed.tokens;
         dump.submit(slot, std::move(tokens), s, queue);
         ++done;
@@ -136,7 +135,7 @@ int dump_shards(const RunOptions& o, const RunInputs& in, const DumpPlan& plan, 
 // One rank looks, all follow.
 Verdict look(const RunOptions& o, std::optional<RunInputs>& in) {
   try {
-    in.emplace(read_inputs(o));
+    in.emplace(read_dump_inputs(o));
     in->corpus->validate(in->target.vocab);
     if (!o.synthetic)
       check_target_tensors(in->target, WeightFolder(o.config.target.path), {in->last_tap + 1, false});
@@ -148,6 +147,41 @@ Verdict look(const RunOptions& o, std::optional<RunInputs>& in) {
 }
 
 }  // namespace
+
+RunInputs read_dump_inputs(const RunOptions& o) {
+  RunInputs in = read_inputs(o);
+  if (weighted(in.sources))
+    log_info("weights of data.tokens are for training: a dump holds each document once");
+  for (Source& s : in.sources) s.weight = kWeightOnce;
+  return in;
+}
+
+std::string dump_text(const RunOptions& o, const DumpPlan& p) {
+  std::string out = fmt::format("dump to {}: {} documents in {} shards, at most {} bytes", o.config.dump.dir,
+                                p.documents, p.shards.size(), p.bytes);
+  if (const int64_t free = free_bytes(o.config.dump.dir); free >= 0)
+    out += fmt::format("; {} bytes are free there", free);
+  if (p.shards_there > 0)
+    out += fmt::format("; {} listed shards hold {} documents in {} bytes", p.shards_there, p.documents_there,
+                       p.bytes_there);
+  if (p.documents_left_out > 0)
+    out += fmt::format("; dump.max_bytes = {} leaves {} documents out", o.config.dump.max_bytes,
+                       p.documents_left_out);
+  return out;
+}
+
+std::vector<Arena::Entry> dump_memory(const RunOptions& o, const RunInputs& in) {
+  Arena arena(o.device, Arena::Mode::measure);
+  const Queue queue{o.device};
+#if SLIP_HAVE_CUDA
+  if (o.device == Device::cuda && o.config.train.precision == "bf16") {
+    make_dump_rank<Bf16>(o, in, arena, queue);
+    return arena.entries();
+  }
+#endif
+  make_dump_rank<float>(o, in, arena, queue);
+  return arena.entries();
+}
 
 int run_dump(const RunOptions& o, const MpiSession& mpi) {
   log_init(mpi.rank(), mpi.size());
@@ -162,10 +196,10 @@ int run_dump(const RunOptions& o, const MpiSession& mpi) {
     return verdict.code;
   }
   log_quiet_terminal(mpi.rank() != 0);
-  if (!in) in.emplace(read_inputs(o));
+  if (!in) in.emplace(read_dump_inputs(o));
   const DumpPlan plan = plan_dump(o, *in, {mpi.size(), false, 0});
   log_quiet_terminal(false);
-  log_info(plan_text(o, plan));
+  log_info(dump_text(o, plan));
   barrier(mpi.world(), start, "the plan");  // nobody writes while another still reads what is there
   if (plan.shards.empty()) {
     if (mpi.rank() == 0) close_dump_folder(o.config.dump.dir, plan.documents_left_out == 0);

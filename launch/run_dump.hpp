@@ -2,9 +2,15 @@
 // its own shards.
 #pragma once
 #include "comm/mpi.hpp"
+#include "launch/dump_plan.hpp"
 #include "launch/inputs.hpp"
 
 namespace slip {
+
+// The inputs of a dump: those of a training run, but each document once whatever its weight.
+RunInputs read_dump_inputs(const RunOptions&);
+std::string dump_text(const RunOptions&, const DumpPlan&);                   // documents, shards, bytes
+std::vector<Arena::Entry> dump_memory(const RunOptions&, const RunInputs&);  // of a rank, by name
 
 int run_dump(const RunOptions&, const MpiSession&);
 

@@ -80,6 +80,22 @@ Scalars scalars(const char* tag, nlohmann::ordered_json j) {
   return out;
 }
 
+// One entry for each source, in the order of plan.json; null where a step had no label of it.
+nlohmann::ordered_json sources_json(const StepSums& s, size_t count, LossKind kind) {
+  nlohmann::ordered_json j;
+  for (size_t i = 0; i < count; ++i) {
+    const SourceSums& of = s.source[i];
+    const auto number = [&](double x) { return of.valid > 0 ? nlohmann::ordered_json(x) : nullptr; };
+    j["documents"].push_back(of.documents);
+    j["tokens"].push_back(of.tokens);
+    j["labels"].push_back(of.valid);
+    j["loss"].push_back(number(of.mean_loss(kind)));
+    j["accuracy"].push_back(number(of.accuracy()));
+    j["acceptance_length"].push_back(number(of.acceptance_length()));
+  }
+  return j;
+}
+
 std::string clock_text(double seconds) {
   const int64_t s = static_cast<int64_t>(seconds + 0.5);
   return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
@@ -112,6 +128,8 @@ RunLog::RunLog(const RunOptions& o, const RunInputs& in, const std::string& plan
       total_(in.state.total_steps),
       dir_(o.config.log.dir),
       terminal_(isatty(STDERR_FILENO) != 0) {
+  if ((in.sources.size() > 1 || weighted(in.sources)) && in.sources.size() <= kMaxSources)
+    sources_ = in.sources;
   fs::create_directories(dir_ + "/log");
   write_text_durably(dir_ + "/config.ini", print_config(o.config));
   write_text_durably(dir_ + "/command.txt", o.command_line + "\n");
@@ -163,8 +181,10 @@ void RunLog::step(const StepReport& r) {
                               {"target_wait_share", r.target_wait_share},
                               {"dump_wait_s", r.dump_wait_s}};
   if (peak_seconds_of_row_ > 0) j["peak_share"] = s.rows * peak_seconds_of_row_ / r.seconds;
+  if (!sources_.empty()) j["sources"] = sources_json(s, sources_.size(), kind_);
   append(metrics_.get(), j.dump());
   if (events_) events_->add(r.step, scalars("train", j));
+  for (size_t i = 0; i < kMaxSources; ++i) by_source_[i] += s.source[i];
   recent_seconds_ += r.seconds;
   recent_tokens_ += s.tokens;
   recent_rows_ += s.rows;
@@ -238,6 +258,20 @@ void RunLog::evaluation(int64_t step, const std::optional<StepSums>& sums,
   if (open_line_) std::fputc('\n', stderr), open_line_ = false;
   log_info(fmt::format("held out after step {}: {}", step, fmt::join(said, "; ")));
   if (decoded && step == total_ && !decoded->families.empty()) log_info(family_table(decoded->families));
+}
+
+std::string RunLog::sources_text() const {
+  if (sources_.empty()) return "";
+  double tokens = 0;
+  for (const SourceSums& s : by_source_) tokens += s.tokens;
+  std::string out = "trained by source: documents, tokens, their share, loss, accuracy, acceptance length";
+  for (size_t i = 0; i < sources_.size() && tokens > 0; ++i) {
+    const SourceSums& s = by_source_[i];
+    out += fmt::format("\n  {:8.0f} {:11.0f} {:5.1f} % {:7.3f} {:6.3f} {:5.2f}  {} (weight {})", s.documents,
+                       s.tokens, 100 * s.tokens / tokens, s.mean_loss(kind_), s.accuracy(),
+                       s.acceptance_length(), sources_[i].pattern, weight_text(sources_[i].weight));
+  }
+  return out;
 }
 
 std::string RunLog::evaluation_text() const {

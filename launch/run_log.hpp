@@ -29,6 +29,7 @@ class RunLog {
   void step(const StepReport&);
   // Appends to eval.jsonl and says so: held-out documents (simulated acceptance), decoded prompts, or both.
   void evaluation(int64_t step, const std::optional<StepSums>&, const std::optional<DecodedEvaluation>&);
+  std::string sources_text() const;  // what was trained of each source since the start; empty for one source
   std::string evaluation_text() const;  // first and last: ", held-out acceptance length 1.00 -> 3.50"
 
  private:
@@ -40,6 +41,8 @@ class RunLog {
 
   LossKind kind_;
   int64_t block_, every_, total_;
+  std::vector<Source> sources_;  // empty: not told apart
+  std::array<SourceSums, kMaxSources> by_source_{};
   std::string dir_;
   std::unique_ptr<std::FILE, CloseFile> metrics_, eval_;
   std::optional<EventFile> events_;

@@ -10,6 +10,12 @@ namespace slip {
 
 void prepare_training_dump(const RunOptions& o, const RunInputs& in) {
   if (o.config.dump.dir.empty()) return;
+  if (weighted(in.sources)) {
+    fail_usage(
+        "dump.dir: with weights in data.tokens the rows of an epoch do not hold each document once; run "
+        "`dump` "
+        "first (it writes each once), then train with data.features beside data.tokens");
+  }
   prepare_dump_folder(o.config.dump.dir, dump_spec(o, in));
 }
 

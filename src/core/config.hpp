@@ -17,7 +17,7 @@ struct DrafterRunConfig {
   std::string init_from;  // or a published drafter folder: warm start
 };
 struct DataConfig {
-  std::string tokens;    // glob(s) of token shards, separated by commas
+  std::string tokens;    // glob(s) of token shards, separated by commas, each with @weight or without
   std::string features;  // folders or glob(s) of feature shards: offline training
   int64_t reader_threads = 2;
   int64_t max_length = 0;  // documents are cut here; 0: data.row_tokens
@@ -104,7 +104,9 @@ template <class C, class F> void fields(C& c, F&& f) {
     "attention of the target: native (built in) or cudnn (compiles at start-up)");
   f("drafter.config", c.drafter.config, "config.json of the drafter to train from new weights");
   f("drafter.init_from", c.drafter.init_from, "published drafter folder to start from (warm start) instead");
-  f("data.tokens", c.data.tokens, "token shards: file or glob, several separated by commas");
+  f("data.tokens", c.data.tokens,
+    "token shards: file or glob, several separated by commas; glob@2 draws its documents twice an epoch, "
+    "@0.5 every second one");
   f("data.features", c.data.features,
     "feature shards (`dump`): a folder, file or glob; without data.tokens the target runs for eval.prompts "
     "only");

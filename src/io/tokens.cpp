@@ -60,7 +60,7 @@ struct TokenCorpus::Impl {
   }
 
   // Walks the mask once, in pieces; documents cross the borders of pieces.
-  void scan(TokenShard& s, int64_t first_document) {
+  void scan(TokenShard& s, int64_t first_document, int32_t source) {
     std::vector<uint8_t> mask;
     int64_t supervised = 0, document = 0,
             pair_at = -1;  // pair_at: position of the first supervised pair's second token
@@ -72,7 +72,7 @@ struct TokenCorpus::Impl {
       if (pair_at >= 0 && pair_at < cut(length)) {
         const int64_t id = s.ids_of_documents.empty() ? first_document + document
                                                       : s.ids_of_documents[static_cast<size_t>(document)];
-        usable.push_back({id, cut(length)});
+        usable.push_back({id, cut(length), source});
       } else {
         ++dropped;
       }
@@ -100,16 +100,18 @@ struct TokenCorpus::Impl {
   }
 };
 
-TokenCorpus::TokenCorpus(const std::vector<std::string>& paths, int64_t max_length)
+TokenCorpus::TokenCorpus(const std::vector<std::string>& paths, int64_t max_length,
+                         const std::vector<int32_t>& sources)
     : impl_(std::make_unique<Impl>()) {
   require(!paths.empty(), "TokenCorpus: no shards");
+  require(sources.empty() || sources.size() == paths.size(), "TokenCorpus: a source for each shard");
   impl_->max_length = max_length;
   int64_t next = 0;
   for (const std::string& path : paths) {
     impl_->shards.push_back(open_token_shard(path));
     TokenShard& shard = impl_->shards.back();
     check_agree(impl_->shards.front().info, shard.info);
-    impl_->scan(shard, next);
+    impl_->scan(shard, next, sources.empty() ? 0 : sources[impl_->shards.size() - 1]);
     impl_->first_id.push_back(next);
     impl_->infos.push_back(shard.info);
     next += shard.info.documents;

@@ -28,13 +28,17 @@ class TokenCorpus {
   // Opens, checks headers and doc_offsets, and scans the masks: a document counts as usable when, cut to
   // max_length tokens (0: not cut), two consecutive tokens are supervised. Unusable ones keep their id but
   // are left out of `documents`.
-  TokenCorpus(const std::vector<std::string>& paths, int64_t max_length);
+  // `sources`, where given: the number of each path's source (io/sources.hpp), for its documents to carry.
+  TokenCorpus(const std::vector<std::string>& paths, int64_t max_length,
+              const std::vector<int32_t>& sources = {});
   ~TokenCorpus();
   TokenCorpus(TokenCorpus&&) noexcept;
 
   struct Document {
-    int64_t id;      // global
-    int64_t length;  // after the cut
+    int64_t id;          // global
+    int64_t length;      // after the cut
+    int32_t source = 0;  // which entry of data.tokens it comes from
+    int32_t copy = 0;    // counts how often an epoch has drawn it before (train/mixture.hpp)
   };
   const std::vector<Document>& documents() const;  // usable ones, ascending id
   int64_t dropped() const;                         // without two consecutive supervised tokens after the cut

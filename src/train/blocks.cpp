@@ -7,18 +7,19 @@
 
 namespace slip {
 namespace {
-constexpr uint64_t kAnchorStream = fnv1a64("anchors");
+constexpr uint64_t kAnchorStream = fnv1a64("anchors"), kCopyStream = fnv1a64("anchors of copies");
 }
 
 std::vector<int> choose_anchors(std::span<const uint8_t> mask, int64_t count, uint64_t seed, int64_t epoch,
-                                int64_t document) {
+                                int64_t document, int32_t copy) {
   struct Candidate {
     uint64_t key;
     int position;
   };
   std::vector<Candidate> candidates;
-  // One generator key per (seed, epoch); document and position are the counter.
-  const uint64_t key = random_u64(seed ^ kAnchorStream, 0, static_cast<uint64_t>(epoch));
+  // One generator key per (seed, epoch, copy); document and position are the counter.
+  uint64_t key = random_u64(seed ^ kAnchorStream, 0, static_cast<uint64_t>(epoch));
+  if (copy > 0) key = random_u64(key ^ kCopyStream, 0, static_cast<uint64_t>(copy));
   for (size_t p = 0; p + 1 < mask.size(); ++p) {
     if (mask[p] && mask[p + 1])
       candidates.push_back({random_u64(key, static_cast<uint64_t>(document), p), static_cast<int>(p)});
@@ -68,9 +69,10 @@ RowBlocks make_blocks(const RowTokens& row, const DrafterModel& model, LabelMask
   for (size_t d = 0; d < row.lengths.size(); ++d) {
     const size_t first = static_cast<size_t>(start), n = static_cast<size_t>(row.lengths[d]);
     const std::span<const uint8_t> mask = std::span(row.mask).subspan(first, n);
-    const std::vector<int> anchors =
-        choose_anchors(mask, draw.count, draw.seed, draw.epoch, row.document_ids[d]);
+    const std::vector<int> anchors = choose_anchors(
+        mask, draw.count, draw.seed, draw.epoch, row.document_ids[d], row.copies.empty() ? 0 : row.copies[d]);
     add_document(out, model, rule, std::span(row.ids).subspan(first, n), mask, anchors, start);
+    if (!row.sources.empty()) out.source.resize(out.anchor.size(), row.sources[d]);
     start += row.lengths[d];
   }
   return out;

@@ -14,14 +14,15 @@ namespace slip {
 enum class LabelMask { prefix, pointwise };  // prefix: labels end at the first unsupervised token
 
 // At most `count` candidates, ascending: those with the smallest Philox numbers of (seed, epoch, document,
-// position). Neither rank nor batch enters, so a resumed or re-split run draws the same.
+// copy, position). Neither rank nor batch enters, so a resumed or re-split run draws the same.
 std::vector<int> choose_anchors(std::span<const uint8_t> mask, int64_t count, uint64_t seed, int64_t epoch,
-                                int64_t document);
+                                int64_t document, int32_t copy = 0);
 
 // The blocks of a row in host memory. Rows of the drafter: block i, slot j is row i * block + j.
 struct RowBlocks {
   int64_t block = 0;
   std::vector<int> anchor, lo;            // per block, in tokens of the row, anchors ascending
+  std::vector<int32_t> source;            // per block: of its document; empty: all 0
   std::vector<int> ids, position, label;  // per drafter row; label is -1 where there is none
   std::vector<uint8_t> valid;             // per drafter row: the label counts
   int64_t count() const { return static_cast<int64_t>(anchor.size()); }

@@ -292,13 +292,20 @@ std::vector<std::string> resume_contradictions(const TrainerState& saved, const 
   std::vector<std::string> out;
   for (const auto& [key, value] : now.config) {
     const auto old = saved.config.find(key);
-    if (free_key(key) || old == saved.config.end() || old->second == value) continue;
+    if (free_key(key) || key == kWeightsKey || old == saved.config.end() || old->second == value) continue;
     out.push_back(
         fmt::format("{}: the checkpoint has {}, the configuration says {}", key, old->second, value));
   }
   const auto number = [&](const char* what, int64_t was, int64_t is) {
     if (was != is) out.push_back(fmt::format("{}: the checkpoint has {}, now there are {}", what, was, is));
   };
+  const auto weights = [](const TrainerState& s) {
+    const auto at = s.config.find(kWeightsKey);
+    return at == s.config.end() ? std::string("1") : at->second;  // checkpoints from before weights
+  };
+  if (weights(saved) != weights(now))
+    out.push_back(fmt::format("weights of data.tokens: the checkpoint has {}, the configuration says {}",
+                              weights(saved), weights(now)));
   number("documents of data.tokens", saved.documents, now.documents);
   number("tokens of data.tokens", saved.tokens, now.tokens);
   return out;

@@ -13,6 +13,9 @@
 
 namespace slip {
 
+// The key of TrainerState::config that holds the weights of data.tokens (mixture.hpp), beside the real keys.
+inline constexpr const char* kWeightsKey = "data.tokens@";
+
 // Where the run stands; with the masters and moments it is all that the next step depends on.
 struct TrainerState {
   int64_t step = 0;                           // optimizer updates made

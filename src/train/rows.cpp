@@ -1,6 +1,7 @@
 #include "train/rows.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 #include "core/check.hpp"
 #include "core/random.hpp"
@@ -9,7 +10,14 @@ namespace slip {
 namespace {
 constexpr uint64_t kOrderStream =
     fnv1a64("document order");  // keeps these numbers apart from those of the anchors
+constexpr uint64_t kCopyStream = fnv1a64("document order of copies");
+
+uint64_t order_key(const TokenCorpus::Document& d, uint64_t seed, int64_t epoch) {
+  const uint64_t key =
+      d.copy == 0 ? seed ^ kOrderStream : random_u64(seed ^ kCopyStream, 0, static_cast<uint64_t>(d.copy));
+  return random_u64(key, static_cast<uint64_t>(epoch), static_cast<uint64_t>(d.id));
 }
+}  // namespace
 
 std::vector<Row> epoch_rows(std::span<const TokenCorpus::Document> documents, int64_t row_tokens,
                             bool shuffle, uint64_t seed, int64_t epoch) {
@@ -19,14 +27,9 @@ std::vector<Row> epoch_rows(std::span<const TokenCorpus::Document> documents, in
   };
   std::vector<Keyed> order;
   order.reserve(documents.size());
-  for (const auto& d : documents) {
-    const uint64_t key =
-        shuffle ? random_u64(seed ^ kOrderStream, static_cast<uint64_t>(epoch), static_cast<uint64_t>(d.id))
-                : 0;
-    order.push_back({key, d});
-  }
+  for (const auto& d : documents) order.push_back({shuffle ? order_key(d, seed, epoch) : 0, d});
   std::sort(order.begin(), order.end(), [](const Keyed& a, const Keyed& b) {
-    return a.key != b.key ? a.key < b.key : a.document.id < b.document.id;
+    return std::tie(a.key, a.document.copy, a.document.id) < std::tie(b.key, b.document.copy, b.document.id);
   });
   std::vector<Row> rows;
   for (const Keyed& k : order) {
@@ -49,6 +52,8 @@ RowTokens read_row(const TokenCorpus& corpus, const Row& row) {
     out.mask.insert(out.mask.end(), mask.begin(), mask.end());
     out.lengths.push_back(d.length);
     out.document_ids.push_back(d.id);
+    out.sources.push_back(d.source);
+    out.copies.push_back(d.copy);
   }
   return out;
 }
@@ -57,12 +62,13 @@ int64_t steps_of_epoch(int64_t rows, int64_t rows_per_step) {
   return (rows + rows_per_step - 1) / rows_per_step;
 }
 
-int64_t total_steps(std::span<const TokenCorpus::Document> documents, const DataConfig& data,
-                    const TrainConfig& train) {
+int64_t total_steps(std::span<const TokenCorpus::Document> documents, std::span<const Source> sources,
+                    const DataConfig& data, const TrainConfig& train) {
   if (data.epochs == 0) return train.steps;
   int64_t steps = 0;
   for (int64_t e = 0; e < data.epochs && (train.steps == 0 || steps < train.steps); ++e) {
-    const auto rows = epoch_rows(documents, data.row_tokens, data.shuffle, data.seed, e);
+    const auto rows =
+        epoch_rows(drawn(documents, sources, data.seed, e), data.row_tokens, data.shuffle, data.seed, e);
     steps += steps_of_epoch(static_cast<int64_t>(rows.size()), train.rows_per_step);
   }
   return train.steps == 0 ? steps : std::min(steps, train.steps);

@@ -122,7 +122,10 @@ StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const
     synchronize(queue);  // the host vectors of this pass are free again
     add_blocks(sums, in.block,
                std::span(in.valid).subspan(static_cast<size_t>(first * in.block), static_cast<size_t>(rows)),
-               p.host_nll.data(), p.host_weight.data(), p.host_correct.data());
+               p.host_nll.data(), p.host_weight.data(), p.host_correct.data(),
+               in.source.empty()
+                   ? std::span<const int32_t>()
+                   : std::span(in.source).subspan(static_cast<size_t>(first), static_cast<size_t>(count)));
   }
   if (train) context_backward(d, tokens, position, queue);
   return sums;

@@ -10,7 +10,19 @@
 
 namespace slip {
 
-constexpr int kMaxBlock = 32;  // slots of a block, at most
+constexpr int kMaxBlock = 32;       // slots of a block, at most
+constexpr size_t kMaxSources = 16;  // whose sums are kept apart; of others only the whole is known
+
+// The same for the documents of one source (an entry of data.tokens).
+struct SourceSums {
+  double documents = 0, tokens = 0;
+  double loss = 0, weight = 0, valid = 0, correct = 0, accepted = 0, blocks = 0;  // as in StepSums
+
+  SourceSums& operator+=(const SourceSums&);
+  double mean_loss(LossKind kind) const;
+  double accuracy() const;
+  double acceptance_length() const;
+};
 
 // Plain doubles in a fixed order: the whole struct is all-reduced as an array.
 struct StepSums {
@@ -26,6 +38,7 @@ struct StepSums {
   double rows = 0, bad_rows = 0;
   double stop = 0;  // ranks that want to stop
   std::array<double, kMaxBlock> slot_valid{}, slot_correct{}, slot_loss{};
+  std::array<SourceSums, kMaxSources> source{};
 
   std::span<double> values() { return {reinterpret_cast<double*>(this), sizeof(StepSums) / sizeof(double)}; }
   StepSums& operator+=(const StepSums&);
@@ -37,9 +50,12 @@ struct StepSums {
 };
 static_assert(std::is_trivially_copyable_v<StepSums>);
 
-// Adds the blocks of one pass; nll, weight and correct are indexed like valid.
+// Adds the blocks of one pass; nll, weight and correct are indexed like valid, source by block (empty: all
+// 0).
 template <class A>
 void add_blocks(StepSums&, int64_t block, std::span<const uint8_t> valid, const A* nll, const A* weight,
-                const uint8_t* correct);
+                const uint8_t* correct, std::span<const int32_t> source = {});
+// Adds a row's documents to their sources.
+void add_documents(StepSums&, const RowTokens&);
 
 }  // namespace slip

@@ -256,6 +256,20 @@ TEST(Resume, NamesBothValues) {
                          AllOf(HasSubstr("documents"), HasSubstr("10"), HasSubstr("11"))));
 }
 
+TEST(Resume, OtherWeightsAreRefused) {
+  TrainerState saved, now;
+  now.config[kWeightsKey] = "1";
+  EXPECT_TRUE(resume_contradictions(saved, now).empty());  // a checkpoint from before weights
+  now.config[kWeightsKey] = "2 for 10 documents";
+  EXPECT_THAT(resume_contradictions(saved, now),
+              ::testing::ElementsAre(AllOf(HasSubstr("weights of data.tokens: the checkpoint has 1,"),
+                                           HasSubstr("says 2 for 10 documents"))));
+  saved.config[kWeightsKey] = now.config[kWeightsKey];
+  EXPECT_TRUE(resume_contradictions(saved, now).empty());
+  now.config.erase(kWeightsKey);
+  EXPECT_EQ(resume_contradictions(saved, now).size(), 1u);
+}
+
 TEST(Resume, WhereAndHowFastIsFree) {
   TrainerState saved, now;
   for (const char* key :

@@ -92,10 +92,11 @@ TEST(Steps, TheShorterLimitCounts) {
   data.row_tokens = 20;  // 10 rows an epoch
   TrainConfig train;
   train.rows_per_step = 4;
+  std::vector<Source> sources(1);
   const auto steps = [&](int64_t limit, int64_t epochs) {
     train.steps = limit;
     data.epochs = epochs;
-    return total_steps(all, data, train);
+    return total_steps(all, sources, data, train);
   };
   EXPECT_EQ(steps(0, 1), 3);
   EXPECT_EQ(steps(0, 5), 15);
@@ -103,6 +104,10 @@ TEST(Steps, TheShorterLimitCounts) {
   EXPECT_EQ(steps(7, 5), 7);
   EXPECT_EQ(steps(100, 2), 6);
   EXPECT_EQ(steps(6, 2), 6);
+  sources[0].weight = kWeightOnce * 2;  // 20 rows an epoch
+  EXPECT_EQ(steps(0, 2), 10);
+  sources[0].weight = kWeightOnce / 4;  // 2 and 3 rows in turn
+  EXPECT_EQ(steps(0, 4), 4);
 }
 
 }  // namespace

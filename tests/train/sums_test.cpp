@@ -92,6 +92,31 @@ TEST(Loss, DpaceDividesByTheNumberOfLabels) {
   EXPECT_NEAR(s.mean_loss(LossKind::dpace), 1.474459 / 3, 1e-6);
 }
 
+// The parts of the sources make up the whole; those past the last that is kept apart do not disturb.
+TEST(Sums, BySource) {
+  const std::vector<uint8_t> valid = {0, 1, 1, 0, 1, 1, 0, 1, 0, 0, 1, 1},
+                             correct = {0, 1, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1};
+  const std::vector<double> nll = {0, 1, 2, 0, 3, 4, 0, 5, 0, 0, 6, 7}, weight(12, 0.5);
+  StepSums s, plain;
+  add_blocks(s, 3, valid, nll.data(), weight.data(), correct.data(), std::vector<int32_t>{1, 0, 1, 20});
+  add_blocks(plain, 3, valid, nll.data(), weight.data(), correct.data());
+  EXPECT_EQ(s.loss, plain.loss);
+  EXPECT_EQ(s.blocks, 4);
+  EXPECT_EQ(s.source[1].valid, 3);
+  EXPECT_EQ(s.source[1].loss, 4);
+  EXPECT_EQ(s.source[1].mean_loss(LossKind::decay), 8.0 / 3);
+  EXPECT_EQ(s.source[1].mean_loss(LossKind::dpace), 4.0 / 3);
+  EXPECT_EQ(s.source[1].accuracy(), 1.0 / 3);
+  EXPECT_EQ(s.source[1].acceptance_length(), 1.5);
+  EXPECT_EQ(s.source[0].acceptance_length(), 3);
+  EXPECT_EQ(s.source[2].acceptance_length(), 0);
+  EXPECT_EQ(plain.source[0].loss, plain.loss);
+  add_documents(s, {{}, {}, {7, 9, 4}, {0, 1, 2}, {1, 0, 1}, {0, 0, 0}});
+  EXPECT_EQ(s.source[1].documents, 2);
+  EXPECT_EQ(s.source[1].tokens, 11);
+  EXPECT_EQ(s.source[0].tokens, 9);
+}
+
 TEST(Sums, EveryFieldIsAdded) {
   StepSums a, b;
   double next = 1;
