@@ -1,5 +1,6 @@
 """The command line, and what follows from it and the input: kind of lines, tokenizer, rows, mask token."""
 import argparse
+import difflib
 import json
 import os
 import sys
@@ -13,8 +14,24 @@ ROLES = {"system": "system", "user": "user", "assistant": "assistant", "tool": "
          "human": "user", "gpt": "assistant"}
 
 
+class Parser(argparse.ArgumentParser):
+    """One line for what is wrong, and the nearest option to a misspelt one."""
+
+    def parse_args(self, argv):
+        known = [s for action in self._actions for s in action.option_strings]
+        for word in argv:
+            name = word.split("=")[0]
+            if name.startswith("--") and name != "--" and name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                self.error(f"unknown option {name}" + (f"; the nearest is {near[0]}" if near else ""))
+        return super().parse_args(argv)
+
+    def error(self, message):
+        raise Usage(f"{message} (data/prepare --help shows the options)")
+
+
 def parse_options(argv, about):
-    p = argparse.ArgumentParser(prog="data/prepare", description=about, allow_abbrev=False,
+    p = Parser(prog="data/prepare", description=about, allow_abbrev=False,
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--input", nargs="+", action="extend", required=True, metavar="FILE.jsonl")
     p.add_argument("--out", required=True, metavar="FILE.h5")

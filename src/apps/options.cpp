@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "core/check.hpp"
+#include "core/nearest.hpp"
 #include "kernels/cuda_queue.hpp"
 
 namespace slip {
@@ -19,6 +20,12 @@ struct Options::Impl {
   po::options_description hidden;
   po::positional_options_description positional;
   std::vector<std::string> required;
+
+  std::string nearest_option(const std::string& word) const {
+    std::vector<std::string> known;
+    for (const auto& o : options.options()) known.push_back("--" + o->long_name());
+    return nearest(word, known);
+  }
 };
 
 Options::Options(std::string command, std::string usage, std::string about)
@@ -82,6 +89,10 @@ bool Options::parse(const Arguments& arguments) {
       return false;
     }
     po::notify(map);
+  } catch (const po::unknown_option& e) {
+    const std::string near = impl_->nearest_option(e.get_option_name());
+    fail_usage(fmt::format("{}: {}{} (slipstream {} --help shows the options)", impl_->command, e.what(),
+                           near.empty() ? "" : "; the nearest is " + near, impl_->command));
   } catch (const po::error& e) {
     fail_usage(fmt::format("{}: {} (slipstream {} --help shows the options)", impl_->command, e.what(),
                            impl_->command));

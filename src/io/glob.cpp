@@ -7,6 +7,7 @@
 
 #include "core/check.hpp"
 #include "core/log.hpp"
+#include "core/nearest.hpp"
 #include "io/tokens.hpp"
 
 namespace slip {
@@ -15,6 +16,24 @@ namespace {
 
 // A name that ends so belongs to a writer at work: it is never read.
 bool is_partial(const std::string& path) { return path.ends_with(".partial"); }
+
+// What may have been meant: a folder that is not there, or a file of nearly the same name.
+std::string hint(const std::string& pattern) {
+  const fs::path path(pattern), folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const auto wild = [](const std::string& s) { return s.find_first_of("*?[") != std::string::npos; };
+  std::error_code ignored;
+  if (wild(folder.string())) return "";
+  if (!fs::is_directory(folder, ignored)) return fmt::format("; there is no folder {}", folder.string());
+  if (wild(path.filename().string())) return "";
+  std::vector<std::string> names;
+  for (const fs::directory_entry& e : fs::directory_iterator(folder, ignored)) {
+    const std::string name = e.path().filename().string();
+    if (names.size() < 1000 && !is_partial(name)) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  const std::string near = nearest(path.filename().string(), names);
+  return near.empty() ? "" : fmt::format("; there is {}", (path.parent_path() / near).string());
+}
 
 std::vector<std::string> expand_one(const std::string& pattern) {
   std::error_code ignored;
@@ -36,7 +55,8 @@ std::vector<std::string> expand_one(const std::string& pattern) {
   }
   globfree(&found);
   if (rc != 0 && rc != GLOB_NOMATCH) fail_input(fmt::format("{}: the pattern cannot be expanded", pattern));
-  if (paths.empty()) fail_input(fmt::format("{}: no such file, and no finished file matches it", pattern));
+  if (paths.empty())
+    fail_input(fmt::format("{}: no such file, and no finished file matches it{}", pattern, hint(pattern)));
   std::sort(paths.begin(), paths.end());  // by bytes: the same order under every locale
   return paths;
 }

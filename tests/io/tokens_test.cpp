@@ -327,6 +327,24 @@ TEST(ExpandGlobs, UnicodeSpacesAndOrder) {
                  {place + "/a 9.h5.partial"});
 }
 
+TEST(ExpandGlobs, SaysWhatMayHaveBeenMeant) {
+  const TempFolder folder;
+  write_file(folder / "train.h5", "");
+  write_file(folder / "heldout.h5.partial", "");
+  expect_refused([&] { expand_globs(folder / "trian.h5"); }, kBadInput,
+                 {"there is " + (folder / "train.h5")});
+  expect_refused([&] { expand_globs(folder / "shardz/*.h5"); }, kBadInput,
+                 {"there is no folder " + (folder / "shardz")});
+  for (const char* name : {"heldout.h5", "quite-another.h5", "x*.h5"}) {
+    try {
+      expand_globs(folder / name);
+      ADD_FAILURE() << name;
+    } catch (const Error& e) {
+      EXPECT_EQ(std::string(e.what()).find("there is"), std::string::npos) << e.what();
+    }
+  }
+}
+
 TEST(ExpandGlobs, ANameWithBracketsIsAName) {
   const TempFolder folder;
   const std::string path = write_file(folder / "run[1].h5", "");
