@@ -1,13 +1,16 @@
-// Which kernel: the Hopper path where the device and the shape have one, the simple kernels everywhere else.
+// Which kernel: a single block with scratch shares its context out; else the Hopper path where the device and
+// the shape have one, the simple kernels everywhere else.
 #include "kernels/attention.hpp"
 
 #include "kernels/attention_hopper.hpp"
 #include "kernels/attention_simple.hpp"
+#include "kernels/cache_attention_split.hpp"
 
 namespace slip {
 
 template <class T> void block_attention_fwd_cuda(const BlockAttentionFwd<T>& a, CudaStream stream) {
   if constexpr (__is_same(T, Bf16)) {
+    if (split_takes(a)) return block_attention_split(a, stream);
     if (hopper_supports(a)) return block_attention_fwd_hopper(a, stream);
   }
   block_attention_fwd_simple(a, stream);

@@ -50,6 +50,8 @@ template <class T> struct BlockAttentionFwd {
   const int* lo;                        // (blocks), first context token of the block's document
   View2<T> out;                         // (blocks*block, heads*head_dim)
   Acc<T>* lse;                          // (blocks*block, heads), natural log-sum-exp of the scaled scores
+  Acc<T>* scratch = nullptr;  // cache_attention_scratch elements: lets a GPU share out the context of a
+                              // single block; may be null
 };
 template <class T> void block_attention_fwd_ref(const BlockAttentionFwd<T>&);  // loops: the specification
 template <class T> void block_attention_fwd_cpu(const BlockAttentionFwd<T>&);  // blocked products

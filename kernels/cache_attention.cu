@@ -4,6 +4,7 @@
 #include "kernels/cache_attention_split.hpp"
 #include "kernels/device/attention_rows.cuh"
 #include "kernels/device/attention_tile.cuh"
+#include "kernels/features.hpp"
 
 namespace slip {
 namespace {
@@ -65,9 +66,13 @@ template <class T> void cache_attention_fwd_cuda(const CacheAttentionFwd<T>& a, 
   require(a.out.rows == a.q.rows && a.out.cols == a.q.cols, "cache_attention: out must have the shape of q");
   require(a.k.rows < (int64_t{1} << 31) / s.heads, "cache_attention: too many tokens");
   if (a.q.rows == 0) return;
+  require(a.kv_new.empty() || (a.kv_new.rows == a.q.rows && a.kv_new.cols == 2 * a.k.cols &&
+                               a.kv_end.rows == a.q.rows && a.kv_end.cols == a.kv_new.cols),
+          "cache_attention: kv_new and kv_end must be keys and values of the new tokens");
   if constexpr (sizeof(T) == 2) {
     if (split_takes(a)) return cache_attention_split(a, stream);
   }
+  if (!a.kv_new.empty()) cast_cuda<T, T>({a.kv_new, a.kv_end}, stream);
   const int needed = int((s.heads / s.kv_heads * a.q.rows + kOwn - 1) / kOwn);
   const int warps = needed < kMostWarps ? needed : kMostWarps;
   const dim3 grid(unsigned((needed + warps - 1) / warps), unsigned(s.kv_heads));

@@ -40,6 +40,8 @@ template <class T> void cache_attention_fwd_cpu(const CacheAttentionFwd<T>& a) {
   const AttentionShape& s = a.shape;
   require(a.k.rows >= a.q.rows && a.v.rows == a.k.rows,
           "cache_attention: the cache must hold the new tokens");
+  for (int64_t t = 0; !a.kv_new.empty() && t < a.kv_new.rows; ++t)
+    array(a.kv_end.row(t), a.kv_new.cols) = array(a.kv_new.row(t), a.kv_new.cols);
   const int group = s.heads / s.kv_heads;
   const int64_t cached = a.k.rows - a.q.rows, tile = std::max(1, 64 / group), dim = s.head_dim;
   RowMatrix<T> q, p, out;

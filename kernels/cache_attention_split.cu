@@ -6,6 +6,7 @@
 #include "device/cuda.hpp"
 #include "kernels/cache_attention_split.hpp"
 #include "kernels/device/attention_rows.cuh"
+#include "kernels/device/dependent.cuh"
 #include "kernels/device/hopper.cuh"
 #include "kernels/device/mma.cuh"
 #include "kernels/device/reduce.cuh"
@@ -19,6 +20,8 @@ using namespace hopper;
 
 constexpr int kRows = kCacheRows, kKeys = 64, kThreads = 128;  // 16 rows a warp
 constexpr int kMostPieces = 32;                                // a lane of the joining warp has one
+constexpr int kAtOnce = 8;  // loads of the joining warp that are on their way
+constexpr float kLn2 = 0.6931471805599453f;
 
 // Rows of shared memory begin 16 bytes apart modulo 128: ldmatrix meets no bank twice.
 template <int D> constexpr int kRowBytes = (D + 8) * 2;
@@ -63,8 +66,19 @@ template <int D, class Row> __device__ void load_tile(uint32_t to, const void* s
   }
 }
 
+// The keys are rows of k, then rows of k_block. A cache: token t of the queries sees up to the row of its
+// own, the first of them `first_own`; k_block is empty, or they are there and go to kv_end too. A block: k is
+// its context, of which it sees from its window's begin to the anchor, and k_block its own.
 struct SplitArgs {
-  CacheAttentionFwd<Bf16> a;
+  AttentionShape shape;  // block: rows of q
+  View2<const Bf16> q, k, v, k_block, v_block;
+  const int *anchor = nullptr, *lo = nullptr;  // null: a cache
+  View2<const Bf16> kv_new;                    // k_block and v_block side by side
+  View2<Bf16> kv_end;
+  View2<Bf16> out;
+  float* lse = nullptr;
+  float* scratch;
+  int first_own, total;
   Pieces p;
 };
 
@@ -72,30 +86,55 @@ struct SplitArgs {
 template <int D>
 __global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__ SplitArgs args) {
   extern __shared__ char pool[];
-  const CacheAttentionFwd<Bf16>& a = args.a;
-  const int tokens = int(a.q.rows), cached = int(a.k.rows) - tokens, kv = blockIdx.y,
-            row0 = blockIdx.x * kRows;
+  allow_next();
+  const SplitArgs& a = args;
+  const AttentionShape& s = a.shape;
+  const int kv = blockIdx.y, row0 = blockIdx.x * kRows, in_k = int(a.k.rows);
   const int begin = int(blockIdx.z * args.p.keys);
-  const int end = int(begin + args.p.keys < a.k.rows ? begin + args.p.keys : a.k.rows);
-  AttentionShape s = a.shape;
-  s.block = tokens;
+  if (const int r = begin + int(threadIdx.x) / 2; r < in_k) {  // the first tile: a thread has half a row
+    const View2<const Bf16>& m = threadIdx.x % 2 == 0 ? a.k : a.v;
+#pragma unroll
+    for (int c = 0; c < D; c += 64) prefetch_l2(m.row(r) + kv * D + c);
+  }
+  await_previous();
+  const int end = int(begin + args.p.keys < a.total ? begin + args.p.keys : a.total);
   const BlockRows rows{s, 0, kv};
+  const auto key_row = [&](const View2<const Bf16>& m, const View2<const Bf16>& own, int k) -> const Bf16* {
+    if (k >= end) return nullptr;
+    return (k < in_k ? m.row(k) : own.row(k - in_k)) + kv * D;
+  };
   const uint32_t q_tile = shared_address(pool), kv_tiles = q_tile + kTileBytes<D>;
   const auto load_keys = [&](int stage, int k0) {
     const uint32_t at = kv_tiles + stage * 2 * kTileBytes<D>;
-    load_tile<D>(at, a.k.data, [&](int r) { return k0 + r < end ? a.k.row(k0 + r) + kv * D : nullptr; });
-    load_tile<D>(at + kTileBytes<D>, a.v.data,
-                 [&](int r) { return k0 + r < end ? a.v.row(k0 + r) + kv * D : nullptr; });
+    load_tile<D>(at, a.q.data, [&](int r) { return key_row(a.k, a.k_block, k0 + r); });
+    load_tile<D>(at + kTileBytes<D>, a.q.data, [&](int r) { return key_row(a.v, a.v_block, k0 + r); });
     commit();
   };
   load_tile<D>(q_tile, a.q.data,
                [&](int r) { return rows.has(row0 + r) ? rows.at(a.q, row0 + r) : nullptr; });
   load_keys(0, begin);
 
+  if (!a.kv_new.empty()) {  // all blocks of a head share the copying
+    constexpr int kChunks = D / 8;
+    const int blocks = gridDim.x * gridDim.z, block = blockIdx.z * gridDim.x + blockIdx.x;
+    for (int i = block * kThreads + int(threadIdx.x); i < s.block * 2 * kChunks; i += blocks * kThreads) {
+      const int r = i / (2 * kChunks), value = i / kChunks % 2;
+      const int64_t column = int64_t(value * s.kv_heads + kv) * D + i % kChunks * 8;
+      *reinterpret_cast<uint4*>(a.kv_end.row(r) + column) =
+          *reinterpret_cast<const uint4*>(a.kv_new.row(r) + column);
+    }
+  }
+
   const int lane = lane_id(), mine = row0 + warp_id() * 16 + lane / 4;  // and mine + 8
-  int seen[2];                                                          // keys that these two rows see
+  // These two rows see the keys first .. seen - 1 but for those from `anchor` to the block's own.
+  const int anchor = a.anchor == nullptr ? a.first_own : a.anchor[0];
+  int first[2], seen[2];
 #pragma unroll
-  for (int h = 0; h < 2; ++h) seen[h] = rows.has(mine + 8 * h) ? cached + (mine + 8 * h) % tokens + 1 : 0;
+  for (int h = 0; h < 2; ++h) {
+    const int slot = (mine + 8 * h) % s.block;
+    first[h] = a.anchor == nullptr ? 0 : first_context(s, a.lo[0], anchor, slot);
+    seen[h] = !rows.has(mine + 8 * h) ? 0 : s.causal ? a.first_own + slot + 1 : a.total;
+  }
   const float scale = s.scale * 1.4426950408889634f;
   float out[D / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, sum[2] = {};
   const uint32_t q_at = q_tile + (warp_id() * 16 + lane % 16) * kRowBytes<D> + lane / 16 * 16;
@@ -129,7 +168,8 @@ __global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int key = k0 + n * 8 + lane % 4 * 2 + i % 2;
-        score[n][i] = key < seen[i / 2] ? score[n][i] * scale : -INFINITY;
+        const bool sees = key < seen[i / 2] && key >= first[i / 2] && (key < anchor || key >= a.first_own);
+        score[n][i] = sees ? score[n][i] * scale : -INFINITY;
         peak[i / 2] = fmaxf(peak[i / 2], score[n][i]);
       }
     }
@@ -186,6 +226,7 @@ __global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__
       for (int n = 0; n < D / 8; ++n)
         *reinterpret_cast<uint32_t*>(to + n * 8 + lane % 4 * 2) =
             slip::pack_bf16(out[n][2 * h] / sum[h], out[n][2 * h + 1] / sum[h]);
+      if (a.lse != nullptr && lane % 4 == 0) a.lse[rows.statistic(r)] = most[h] * kLn2 + logf(sum[h]);
       continue;
     }
     const int64_t at = (int64_t(blockIdx.z) * s.kv_heads + kv) * args.p.rows + r;
@@ -202,27 +243,43 @@ __global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__
 // A warp has a row: the pieces' outputs, each by its share of the sum.
 template <int D>
 __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ SplitArgs args) {
-  const CacheAttentionFwd<Bf16>& a = args.a;
-  AttentionShape s = a.shape;
-  s.block = int(a.q.rows);
+  allow_next();
+  await_previous();
+  const SplitArgs& a = args;
+  const AttentionShape& s = a.shape;
   const int64_t every = int64_t(s.kv_heads) * args.p.rows;
   const int64_t row = blockIdx.x * int64_t(kThreads / 32) + warp_id();
   if (row >= every) return;
+  constexpr int kW = D / 32;
+  Vec<kW> piece[kAtOnce];
+  const auto load_pieces = [&](int p0) {
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      if (p0 + u < args.p.count)
+        piece[u] = slip::load<kW>(a.scratch + ((p0 + u) * every + row) * D + lane_id() * kW);
+    }
+  };
+  load_pieces(0);
   const float2* const weights = reinterpret_cast<const float2*>(a.scratch + every * args.p.count * D);
   const float2 mine = lane_id() < args.p.count ? weights[lane_id() * every + row] : make_float2(-INFINITY, 0);
   const float most = warp_max(mine.x);  // the first key is seen by every row
   const float share = mine.x == -INFINITY ? 0 : exp2f(mine.x - most);
-  const float inverse = 1 / warp_sum(share * mine.y);
-  constexpr int kW = D / 32;
+  const float sum = warp_sum(share * mine.y), inverse = 1 / sum;
   float out[kW] = {};
-  for (int p = 0; p < args.p.count; ++p) {
-    const float factor = __shfl_sync(~0u, share, p);
-    const float* const from = a.scratch + (p * every + row) * D + lane_id() * kW;
+  for (int p0 = 0; p0 < args.p.count; p0 += kAtOnce) {
+    if (p0 > 0) load_pieces(p0);
 #pragma unroll
-    for (int i = 0; i < kW; ++i) out[i] += factor * from[i];
+    for (int u = 0; u < kAtOnce; ++u) {
+      const float factor = __shfl_sync(~0u, share, (p0 + u) % 32);
+      if (p0 + u >= args.p.count) break;
+#pragma unroll
+      for (int i = 0; i < kW; ++i) out[i] += factor * piece[u][i];
+    }
   }
   const BlockRows rows{s, 0, int(row / args.p.rows)};
-  Bf16* const to = rows.at(a.out, int(row % args.p.rows)) + lane_id() * kW;
+  const int r = int(row % args.p.rows);
+  if (a.lse != nullptr && lane_id() == 0) a.lse[rows.statistic(r)] = most * kLn2 + logf(sum);
+  Bf16* const to = rows.at(a.out, r) + lane_id() * kW;
 #pragma unroll
   for (int i = 0; i < kW; i += 2)
     *reinterpret_cast<uint32_t*>(to + i) = slip::pack_bf16(out[i] * inverse, out[i + 1] * inverse);
@@ -235,27 +292,19 @@ template <int D> void launch(const SplitArgs& args, CudaStream stream) {
     return true;
   }();
   (void)ready;
-  const int kv_heads = args.a.shape.kv_heads;
+  const int kv_heads = args.shape.kv_heads;
   const dim3 grid(unsigned(args.p.tiles), unsigned(kv_heads), unsigned(args.p.count));
-  split_kernel<D><<<grid, kThreads, kSharedBytes<D>, stream>>>(args);
-  check(cudaGetLastError());
+  launch_early(split_kernel<D>, grid, kThreads, kSharedBytes<D>, stream, args);
   if (args.p.count == 1) return;
   const int64_t rows = int64_t(kv_heads) * args.p.rows;
-  join_kernel<D><<<unsigned((rows + kThreads / 32 - 1) / (kThreads / 32)), kThreads, 0, stream>>>(args);
-  check(cudaGetLastError());
+  launch_early(join_kernel<D>, unsigned((rows + kThreads / 32 - 1) / (kThreads / 32)), kThreads, 0, stream,
+               args);
 }
 
-}  // namespace
-
-bool split_takes(const CacheAttentionFwd<Bf16>& a) {
-  const int d = a.shape.head_dim;
-  return (d == 64 || d == 128 || d == 256) && all_fit<8>(a.q, a.k, a.v, a.out);
-}
-
-void cache_attention_split(const CacheAttentionFwd<Bf16>& a, CudaStream stream) {
-  SplitArgs args{a, pieces_of(a.shape, a.q.rows, a.k.rows)};
-  if (a.scratch == nullptr) args.p.count = 1, args.p.keys = (a.k.rows + kKeys - 1) / kKeys * kKeys;
-  switch (a.shape.head_dim) {
+void launch(SplitArgs& args, CudaStream stream) {
+  args.p = pieces_of(args.shape, args.shape.block, args.total);
+  if (args.scratch == nullptr) args.p.count = 1, args.p.keys = (args.total + kKeys - 1) / kKeys * kKeys;
+  switch (args.shape.head_dim) {
     case 64:
       return launch<64>(args, stream);
     case 128:
@@ -263,6 +312,62 @@ void cache_attention_split(const CacheAttentionFwd<Bf16>& a, CudaStream stream) 
     default:
       return launch<256>(args, stream);
   }
+}
+
+bool has_kernel(int head_dim) { return head_dim == 64 || head_dim == 128 || head_dim == 256; }
+
+}  // namespace
+
+bool split_takes(const CacheAttentionFwd<Bf16>& a) {
+  return has_kernel(a.shape.head_dim) && all_fit<8>(a.q, a.k, a.v, a.out, a.kv_new, a.kv_end);
+}
+
+void cache_attention_split(const CacheAttentionFwd<Bf16>& a, CudaStream stream) {
+  SplitArgs args{.shape = a.shape,
+                 .q = a.q,
+                 .k = a.k,
+                 .v = a.v,
+                 .k_block = {},
+                 .v_block = {},
+                 .out = a.out,
+                 .scratch = a.scratch,
+                 .first_own = int(a.k.rows - a.q.rows),
+                 .total = int(a.k.rows),
+                 .p = {}};
+  args.shape.block = int(a.q.rows);
+  args.shape.causal = true;
+  if (!a.kv_new.empty()) {
+    args.k.rows = args.v.rows = args.first_own;
+    args.k_block = a.kv_new.cols_from(0, a.k.cols);
+    args.v_block = a.kv_new.cols_from(a.k.cols, a.k.cols);
+    args.kv_new = a.kv_new;
+    args.kv_end = a.kv_end;
+  }
+  launch(args, stream);
+}
+
+bool split_takes(const BlockAttentionFwd<Bf16>& a) {
+  return a.scratch != nullptr && a.q.rows == a.shape.block && has_kernel(a.shape.head_dim) &&
+         all_fit<8>(a.q, a.k_context, a.v_context, a.k_block, a.v_block, a.out);
+}
+
+void block_attention_split(const BlockAttentionFwd<Bf16>& a, CudaStream stream) {
+  require_block_shape(a.shape, a.q.rows, a.q.cols, a.k_context.cols, a.k_block.cols);
+  SplitArgs args{.shape = a.shape,
+                 .q = a.q,
+                 .k = a.k_context,
+                 .v = a.v_context,
+                 .k_block = a.k_block,
+                 .v_block = a.v_block,
+                 .anchor = a.anchor,
+                 .lo = a.lo,
+                 .out = a.out,
+                 .lse = a.lse,
+                 .scratch = a.scratch,
+                 .first_own = int(a.k_context.rows),
+                 .total = int(a.k_context.rows + a.shape.block),
+                 .p = {}};
+  launch(args, stream);
 }
 
 }  // namespace slip

@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "device/cuda.hpp"
+#include "kernels/device/dependent.cuh"
 #include "kernels/device/vec.cuh"
 #include "kernels/embedding.hpp"
 
@@ -9,6 +10,8 @@ namespace {
 
 // A thread copies W elements of a row: 16 bytes, or one element. Bits are copied, whatever they mean.
 template <class T, int W> __global__ void gather_rows_kernel(const __grid_constant__ GatherRows<T> a) {
+  allow_next();
+  await_previous();
   const auto [row, c] = row_col<W>(a.out.cols);
   if (c >= a.out.cols) return;
   struct alignas(W * sizeof(T)) Bits {
@@ -27,8 +30,7 @@ template <class T> void gather_rows_cuda(const GatherRows<T>& a, CudaStream stre
   const bool wide = all_fit<kW>(a.table, a.out);
   const RowGrid grid = row_grid(a.out.rows, a.out.cols / (wide ? kW : 1));
   const auto kernel = wide ? gather_rows_kernel<T, kW> : gather_rows_kernel<T, 1>;
-  kernel<<<grid.blocks, grid.threads, 0, stream>>>(a);
-  check(cudaGetLastError());
+  launch_early(kernel, grid.blocks, grid.threads, 0, stream, a);
 }
 
 template void gather_rows_cuda(const GatherRows<float>&, CudaStream);

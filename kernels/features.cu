@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "device/cuda.hpp"
+#include "kernels/device/dependent.cuh"
 #include "kernels/device/vec.cuh"
 #include "kernels/features.hpp"
 
@@ -18,6 +19,8 @@ template <class From, class To> __device__ void cast_element(const From& from, T
 
 // A thread has W columns of a row.
 template <class From, class To, int W> __global__ void cast_kernel(const __grid_constant__ Cast<From, To> a) {
+  allow_next();
+  await_previous();
   const auto [row, c] = row_col<W>(a.from.cols);
   if (c >= a.from.cols) return;
   if constexpr (W == 1) {
@@ -30,6 +33,8 @@ template <class From, class To, int W> __global__ void cast_kernel(const __grid_
 // A thread has W columns of x; the tap they belong to follows from the column.
 template <class T, int W>
 __global__ void join_taps_kernel(const __grid_constant__ JoinTaps<T> a, int64_t hidden) {
+  allow_next();
+  await_previous();
   const auto [row, c] = row_col<W>(a.x.cols);
   if (c >= a.x.cols) return;
   const unsigned tap = unsigned(c) / unsigned(hidden);
@@ -51,8 +56,7 @@ template <class From, class To> void cast_cuda(const Cast<From, To>& a, CudaStre
   const bool wide = all_fit<kW>(a.from, a.to);
   const RowGrid grid = row_grid(a.from.rows, a.from.cols / (wide ? kW : 1));
   const auto kernel = wide ? cast_kernel<From, To, kW> : cast_kernel<From, To, 1>;
-  kernel<<<grid.blocks, grid.threads, 0, stream>>>(a);
-  check(cudaGetLastError());
+  launch_early(kernel, grid.blocks, grid.threads, 0, stream, a);
 }
 
 template <class T> void join_taps_cuda(const JoinTaps<T>& a, CudaStream stream) {
@@ -62,8 +66,7 @@ template <class T> void join_taps_cuda(const JoinTaps<T>& a, CudaStream stream) 
   const bool wide = fits<8>(a.x) && fits<8>(a.slot) && hidden % 8 == 0;
   const RowGrid grid = row_grid(a.x.rows, a.x.cols / (wide ? 8 : 1));
   const auto kernel = wide ? join_taps_kernel<T, 8> : join_taps_kernel<T, 1>;
-  kernel<<<grid.blocks, grid.threads, 0, stream>>>(a, hidden);
-  check(cudaGetLastError());
+  launch_early(kernel, grid.blocks, grid.threads, 0, stream, a, hidden);
 }
 
 template void cast_cuda(const Cast<float, float>&, CudaStream);

@@ -12,7 +12,9 @@
 #include "device/buffer.hpp"
 #include "device/cuda.hpp"
 #include "kernels/blas.hpp"
+#include "kernels/few_rows.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/partials.hpp"
 
 namespace slip {
 namespace {
@@ -77,9 +79,12 @@ std::string words(const Problem& p) {
 struct BlasContext {
   cublasLtHandle_t handle = nullptr;
   Buffer workspace;
+  Buffer tickets;  // of products of few rows
   std::map<Problem, cublasLtMatmulAlgo_t> algorithms;
 
-  BlasContext() : workspace(Place::device, kBlasWorkspaceBytes) { check(cublasLtCreate(&handle)); }
+  BlasContext() : workspace(Place::device, kBlasWorkspaceBytes), tickets(Place::device, kFewRowsBlocks * 4) {
+    check(cublasLtCreate(&handle));
+  }
   ~BlasContext() {
     if (handle != nullptr && cublasLtDestroy(handle) != CUBLAS_STATUS_SUCCESS)
       log_warn("the cuBLASLt handle would not close");
@@ -132,6 +137,12 @@ template <class T, class Out> void matmul_cuda(const Matmul<T, Out>& a, const Qu
     check(cudaMemset2DAsync(a.c.data, size_t(leading(a.c)) * sizeof(Out), 0, size_t(n) * sizeof(Out),
                             size_t(m), q.stream));
     return;
+  }
+  if constexpr (sizeof(T) == 2) {
+    const FewRowsScratch scratch{q.blas->workspace.as<float>(), q.blas->tickets.as<unsigned>(),
+                                 q.blas->workspace.bytes() / int64_t(sizeof(float))};
+    if (few_rows_takes(a) && scratch.part_count >= few_rows_parts(n, k))
+      return few_rows_matmul(a, scratch, q.stream);
   }
   const Problem problem{a.form,
                         kType<T>,

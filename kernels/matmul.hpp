@@ -16,6 +16,8 @@ template <class T, class Out = T> struct Matmul {
   View2<const T> a, b;
   View2<Out> c;
   bool accumulate = false;  // C += instead of C =
+  // The kernel queued before does not write b, as none writes a frozen weight: a GPU may then read b ahead.
+  bool b_settled = false;
 };
 
 template <class T, class Out> void matmul_cpu(const Matmul<T, Out>&);  // Eigen

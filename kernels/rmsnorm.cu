@@ -2,6 +2,7 @@
 
 #include "device/cuda.hpp"
 #include "kernels/device/column_sum.cuh"
+#include "kernels/device/dependent.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/vec.cuh"
 #include "kernels/rmsnorm.hpp"
@@ -12,25 +13,42 @@ namespace {
 // A block has a row, a thread 16 of its columns, W at a time; they stay in registers between the two uses.
 constexpr int kColumns = 16;
 constexpr int kMaxHidden = 1024 * kColumns;
+constexpr int kFewRows = 64;
 unsigned row_threads(int64_t hidden) { return unsigned((hidden + kColumns * 32 - 1) / (kColumns * 32) * 32); }
 
 // Row by block. x (and add) are read once; the sum is rounded to T before it is normalised, as the stored
-// stream is.
-template <class T, int W>
+// stream is. kFew: too few rows for other blocks to hide a wait, so all loads are on their way before the
+// first store.
+template <class T, int W, bool kFew>
 __global__ void __launch_bounds__(1024) rmsnorm_fwd_kernel(const __grid_constant__ RmsNormFwd<T> a) {
   constexpr int kPacks = kColumns / W;
   __shared__ float shared[32];
+  allow_next();
+  if (kFew && !a.y.empty()) {
+    for (int c = threadIdx.x * 32; c < a.x.cols; c += blockDim.x * 32) prefetch_l2(a.gain + c);
+  }
+  await_previous();
   const int64_t row = blockIdx.x;
   const int hidden = int(a.x.cols);
-  Vec<W> x[kPacks];
+  Vec<W> x[kPacks], ahead_add[kFew ? kPacks : 1], ahead_gain[kFew ? kPacks : 1];
   float square = 0;
+  if constexpr (kFew) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int c = (p * blockDim.x + threadIdx.x) * W;
+      if (c >= hidden) continue;
+      x[p] = load<W>(a.x.row(row) + c);
+      if (!a.add.empty()) ahead_add[p] = load<W>(a.add.row(row) + c);
+      if (!a.y.empty()) ahead_gain[p] = load<W>(a.gain + c);
+    }
+  }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int c = (p * blockDim.x + threadIdx.x) * W;
     if (c >= hidden) continue;
-    x[p] = load<W>(a.x.row(row) + c);
+    if constexpr (!kFew) x[p] = load<W>(a.x.row(row) + c);
     if (!a.add.empty()) {
-      const Vec<W> add = load<W>(a.add.row(row) + c);
+      const Vec<W> add = kFew ? ahead_add[kFew ? p : 0] : load<W>(a.add.row(row) + c);
 #pragma unroll
       for (int i = 0; i < W; ++i) x[p][i] = rounded<T>(x[p][i] + add[i]);
       store<W>(a.sum.row(row) + c, x[p]);
@@ -46,7 +64,7 @@ __global__ void __launch_bounds__(1024) rmsnorm_fwd_kernel(const __grid_constant
   for (int p = 0; p < kPacks; ++p) {
     const int c = (p * blockDim.x + threadIdx.x) * W;
     if (c >= hidden) continue;
-    const Vec<W> gain = load<W>(a.gain + c);
+    const Vec<W> gain = kFew ? ahead_gain[kFew ? p : 0] : load<W>(a.gain + c);
 #pragma unroll
     for (int i = 0; i < W; ++i)
       x[p][i] = a.centred ? (1 + gain[i]) * (x[p][i] * inv) : gain[i] * rounded<T>(x[p][i] * inv);
@@ -115,9 +133,10 @@ template <class T> void rmsnorm_fwd_cuda(const RmsNormFwd<T>& a, CudaStream stre
   if (rows == 0) return;
   constexpr int kW = kWide<T>;
   const bool wide = all_fit<kW>(a.x, a.add, a.sum, a.y, a.gain, a.capture);
-  const auto kernel = wide ? rmsnorm_fwd_kernel<T, kW> : rmsnorm_fwd_kernel<T, 1>;
-  kernel<<<unsigned(rows), row_threads(hidden), 0, stream>>>(a);
-  check(cudaGetLastError());
+  const auto kernel = !wide              ? rmsnorm_fwd_kernel<T, 1, false>
+                      : rows <= kFewRows ? rmsnorm_fwd_kernel<T, kW, true>
+                                         : rmsnorm_fwd_kernel<T, kW, false>;
+  launch_early(kernel, unsigned(rows), row_threads(hidden), 0, stream, a);
 }
 
 template <class T> void rmsnorm_bwd_cuda(const RmsNormBwd<T>& a, CudaStream stream) {

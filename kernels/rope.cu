@@ -4,6 +4,7 @@
 
 #include "device/cuda.hpp"
 #include "kernels/device/column_sum.cuh"
+#include "kernels/device/dependent.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/vec.cuh"
 #include "kernels/rope.hpp"
@@ -31,13 +32,23 @@ template <int W> __device__ Rotation<W> rotation(const RopeTable& table, int pos
 
 // kPairs pairs a lane; groups of `lanes` lanes. Items are (row, head), heads fastest.
 template <class T, int W, int kPairs>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     head_rope_fwd_kernel(const __grid_constant__ HeadRopeFwd<T> a, int lanes) {
+  allow_next();
+  if (threadIdx.x == 0 && a.gain != nullptr) {
+    prefetch_l2(a.gain);
+    if (a.more_heads > 0) prefetch_l2(a.more_gain);
+  }
+  await_previous();
   const unsigned item = blockIdx.x * (kThreads / lanes) + threadIdx.x / lanes;
-  const int row = item / a.heads, head = item % a.heads, lane = threadIdx.x % lanes;
+  const int heads = a.heads + a.more_heads;
+  const int row = item / heads, head = item % heads, lane = threadIdx.x % lanes;
+  const T* const gain = head < a.heads ? a.gain : a.more_gain;
   const int dim = a.head_dim, half = int(a.table.cos.cols), pairs = dim / (2 * W);
   const bool here = row < a.x.rows;  // no early return: the lanes of a warp sum together
-  Vec<W> x[kPairs][2];
+  Vec<W> x[kPairs][2], g[kPairs][2];
+  Rotation<W> turn[kPairs];
+  const int position = here ? a.position[row] : 0;
   float square = 0;
 #pragma unroll
   for (int k = 0; k < kPairs; ++k) {
@@ -46,22 +57,25 @@ __global__ void __launch_bounds__(kThreads)
     const Pair p = pair_of<W>(j, dim, half);
     x[k][0] = load<W>(a.x.row(row) + head * dim + p.first);
     x[k][1] = load<W>(a.x.row(row) + head * dim + p.second);
+    if (gain != nullptr) g[k][0] = load<W>(gain + p.first), g[k][1] = load<W>(gain + p.second);
+    if (p.rotates) turn[k] = rotation<W>(a.table, position, p.first);
 #pragma unroll
     for (int i = 0; i < W; ++i) square += x[k][0][i] * x[k][0][i] + x[k][1][i] * x[k][1][i];
   }
-  if (a.gain != nullptr) {
+  if (a.gain != nullptr) {  // with `gain`: all lanes of a warp come here
     const float inv = rsqrtf(group_sum(square, lanes) / dim + a.eps);
     if (here && lane == 0 && a.inv_rms != nullptr) a.inv_rms[item] = inv;
 #pragma unroll
     for (int k = 0; k < kPairs; ++k) {
       const int j = lane + k * lanes;
       if (!here || j >= pairs) continue;
-      const Pair p = pair_of<W>(j, dim, half);
-      const Vec<W> g0 = load<W>(a.gain + p.first), g1 = load<W>(a.gain + p.second);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        x[k][0][i] = a.centred ? (1 + g0[i]) * (x[k][0][i] * inv) : g0[i] * rounded<T>(x[k][0][i] * inv);
-        x[k][1][i] = a.centred ? (1 + g1[i]) * (x[k][1][i] * inv) : g1[i] * rounded<T>(x[k][1][i] * inv);
+#pragma unroll
+        for (int side = 0; side < 2; ++side) {
+          const float n = x[k][side][i] * inv;
+          x[k][side][i] = a.centred ? (1 + g[k][side][i]) * n : g[k][side][i] * rounded<T>(n);
+        }
       }
     }
   }
@@ -71,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
     if (!here || j >= pairs) continue;
     const Pair p = pair_of<W>(j, dim, half);
     if (p.rotates) {
-      const Rotation<W> t = rotation<W>(a.table, a.position[row], p.first);
+      const Rotation<W>& t = turn[k];
 #pragma unroll
       for (int i = 0; i < W; ++i) {
         const float x0 = x[k][0][i], x1 = x[k][1][i];
@@ -183,17 +197,19 @@ void require_heads(int64_t rows, int64_t cols, int heads, int dim, const RopeTab
 }  // namespace
 
 template <class T> void head_rope_fwd_cuda(const HeadRopeFwd<T>& a, CudaStream stream) {
-  require_heads(a.x.rows, a.x.cols, a.heads, a.head_dim, a.table);
+  const int heads = a.heads + a.more_heads;
+  require_heads(a.x.rows, a.x.cols, heads, a.head_dim, a.table);
   require(a.y.rows == a.x.rows && a.y.cols == a.x.cols, "head_rope_fwd: y must have the shape of x");
+  require(a.more_heads == 0 || (a.more_gain == nullptr) == (a.gain == nullptr),
+          "head_rope_fwd: both gains or none");
   if (a.x.rows == 0) return;
   constexpr int kW = kWide<T>;
   int lanes = wide_lanes<kW>(a.head_dim, a.table);
-  if (!all_fit<kW>(a.x, a.y, a.gain)) lanes = 0;
+  if (!all_fit<kW>(a.x, a.y, a.gain, a.more_gain)) lanes = 0;
   const auto kernel = lanes > 0 ? head_rope_fwd_kernel<T, kW, 1> : head_rope_fwd_kernel<T, 1, kNarrowPairs>;
   if (lanes == 0) lanes = 32;
-  const int64_t groups = kThreads / lanes, blocks = (a.x.rows * a.heads + groups - 1) / groups;
-  kernel<<<unsigned(blocks), kThreads, 0, stream>>>(a, lanes);
-  check(cudaGetLastError());
+  const int64_t groups = kThreads / lanes, blocks = (a.x.rows * heads + groups - 1) / groups;
+  launch_early(kernel, unsigned(blocks), kThreads, 0, stream, a, lanes);
 }
 
 template <class T, class G> void head_rope_bwd_cuda(const HeadRopeBwd<T, G>& a, CudaStream stream) {

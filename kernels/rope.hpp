@@ -13,15 +13,18 @@ struct RopeTable {
 };
 
 template <class T> struct HeadRopeFwd {
-  View2<const T> x;  // (rows, heads*head_dim); rows may be a column slice of a wider matrix
+  View2<const T> x;  // (rows, (heads+more_heads)*head_dim); rows may be a column slice of a wider matrix
   int heads, head_dim;
   const T* gain;  // (head_dim), or null: no norm (Llama)
   float eps;
   RopeTable table;
   const int* position;   // (rows), each < table rows
-  View2<T> y;            // (rows, heads*head_dim), may alias x when no backward pass follows
-  Acc<T>* inv_rms;       // (rows*heads) kept for the backward pass, or null
+  View2<T> y;            // as x; may alias it when no backward pass follows
+  Acc<T>* inv_rms;       // (rows*(heads+more_heads)) kept for the backward pass, or null
   bool centred = false;  // zero-centred gain, as in rmsnorm.hpp
+  // Columns after those of `heads`: heads with a gain of their own, as keys are beside their queries.
+  int more_heads = 0;
+  const T* more_gain = nullptr;  // null with `gain`
 };
 template <class T> void head_rope_fwd_cpu(const HeadRopeFwd<T>&);
 template <class T> void head_rope_fwd_cuda(const HeadRopeFwd<T>&, CudaStream);

@@ -7,23 +7,25 @@ namespace slip {
 
 template <class T> void head_rope_fwd_cpu(const HeadRopeFwd<T>& a) {
   const int64_t d = a.head_dim, half = a.table.cos.cols;
-  require(a.x.cols == a.heads * d && a.y.cols == a.x.cols && a.y.rows == a.x.rows,
+  const int heads = a.heads + a.more_heads;
+  require(a.x.cols == heads * d && a.y.cols == a.x.cols && a.y.rows == a.x.rows,
           "head_rope_fwd: shapes do not fit");
   require(2 * half <= d, "head_rope_fwd: more rotary components than the head has");
   Eigen::Array<T, 1, Eigen::Dynamic> n(d);
   for (int64_t r = 0; r < a.x.rows; ++r) {
     const auto cos = array(a.table.cos.row(a.position[r]), half).template cast<T>();
     const auto sin = array(a.table.sin.row(a.position[r]), half).template cast<T>();
-    for (int head = 0; head < a.heads; ++head) {
+    for (int head = 0; head < heads; ++head) {
+      const T* const gain = head < a.heads ? a.gain : a.more_gain;
       n = array(a.x.row(r) + head * d, d);
-      if (a.gain != nullptr) {
+      if (gain != nullptr) {
         const T inv = T(1) / std::sqrt(n.square().mean() + static_cast<T>(a.eps));
         if (a.centred) {
-          n *= inv * (T(1) + array(a.gain, d));
+          n *= inv * (T(1) + array(gain, d));
         } else {
-          n *= inv * array(a.gain, d);
+          n *= inv * array(gain, d);
         }
-        if (a.inv_rms != nullptr) a.inv_rms[r * a.heads + head] = inv;
+        if (a.inv_rms != nullptr) a.inv_rms[r * heads + head] = inv;
       }
       auto y = array(a.y.row(r) + head * d, d);
       y.head(half) = n.head(half) * cos - n.segment(half, half) * sin;

@@ -53,9 +53,9 @@ template <class A> struct Best {
     if (o.second > second) second = o.second;
   }
 };
-// What is compared of id `id` in row `row`.
-template <class T> SLIP_HD inline Acc<T> sample_score(const SampleRows<T>& a, int64_t row, int64_t id) {
-  const Acc<T> logit = a.logits.at(row, id);
+// What is compared of id `id` in row `row`, whose logit is given.
+template <class T>
+SLIP_HD inline Acc<T> sample_score(const SampleRows<T>& a, int64_t row, int64_t id, Acc<T> logit) {
   if (a.temperature == 0) return logit;
   const uint64_t counter = static_cast<uint64_t>((a.position + row) * a.logits.cols + id);
   return logit / static_cast<Acc<T>>(a.temperature) + gumbel(a.seed, a.sequence, counter);

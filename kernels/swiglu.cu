@@ -1,18 +1,18 @@
 #include <cuda_runtime.h>
 
 #include "device/cuda.hpp"
+#include "kernels/device/dependent.cuh"
+#include "kernels/device/swiglu.cuh"
 #include "kernels/device/vec.cuh"
 #include "kernels/swiglu.hpp"
 
 namespace slip {
 namespace {
 
-__device__ float sigmoid(float z) { return 1.0f / (1.0f + expf(-z)); }
-// Both passes compute it, to the same bits.
-__device__ float activation(float gate, float s, float up) { return up * (gate * s); }
-
 // A thread has W columns of a row of act; everything is read and written once.
 template <class T, int W> __global__ void swiglu_fwd_kernel(const __grid_constant__ SwigluFwd<T> a) {
+  allow_next();
+  await_previous();
   const auto [row, c] = row_col<W>(a.act.cols);
   if (c >= a.act.cols) return;
   const Vec<W> gate = load<W>(a.gate_up.row(row) + c);
@@ -56,8 +56,7 @@ template <class T> void swiglu_fwd_cuda(const SwigluFwd<T>& a, CudaStream stream
   const bool wide = halves_fit<kW>(a.gate_up) && fits<kW>(a.act);
   const RowGrid grid = row_grid(a.act.rows, a.act.cols / (wide ? kW : 1));
   const auto kernel = wide ? swiglu_fwd_kernel<T, kW> : swiglu_fwd_kernel<T, 1>;
-  kernel<<<grid.blocks, grid.threads, 0, stream>>>(a);
-  check(cudaGetLastError());
+  launch_early(kernel, grid.blocks, grid.threads, 0, stream, a);
 }
 
 template <class T> void swiglu_bwd_cuda(const SwigluBwd<T>& a, CudaStream stream) {

@@ -1,7 +1,8 @@
 #include "decode/cached_drafter.hpp"
 
-#include <array>
+#include <algorithm>
 
+#include "kernels/cache_attention.hpp"
 #include "kernels/features.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/sample.hpp"
@@ -46,12 +47,18 @@ CachedDrafter<T> make_cached_drafter(DrafterModel m, int64_t block, const CacheL
   d.blocks.hidden = matrix("hidden", h);
   d.blocks.delta = matrix("delta", h);
   d.blocks.act = matrix("act", m.intermediate);
+  const AttentionShape shape{.heads = static_cast<int>(m.heads),
+                             .kv_heads = static_cast<int>(m.kv_heads),
+                             .head_dim = static_cast<int>(m.head_dim),
+                             .scale = attention_scale(static_cast<int>(m.head_dim))};
+  d.blocks.scratch = arena.take<Acc<T>>("drafter.scratch", cache_attention_scratch(shape, queue.device));
   c.logits = arena.take2<Acc<T>>("drafter.logits", block, m.vocab);
-  c.ids = arena.take<int>("drafter.ids", block);
-  c.place = arena.take<int>("drafter.place", 2);
+  c.ids = arena.take<int>("drafter.ids", block + 2);  // one copy to the device, one back
   c.token = arena.take<int>("drafter.token", block);
-  c.non_finite = arena.take<int>("drafter.non_finite", 1);
   c.margin = arena.take<float>("drafter.margin", block);
+  if (arena.measuring()) return c;
+  c.place = c.ids + block;
+  c.non_finite = c.token + block - 1;
   return c;
 }
 
@@ -77,22 +84,26 @@ void propose(CachedDrafter<T>& c, const CachedTarget<T>& target, std::span<int32
   require(c.length + rows <= d.limits.positions, "propose: the block does not fit the positions");
   if (rows == 1) return;
   std::fill(block.begin() + 1, block.end(), static_cast<int32_t>(d.model.mask_token));
-  const std::array<int, 2> place = {static_cast<int>(c.length), 0};
   const int64_t word = sizeof(int);
-  copy_to_device(c.ids, block.data(), rows * word, queue);
-  copy_to_device(c.place, place.data(), 2 * word, queue);
+  std::vector<int> sent(block.begin(), block.end()), got(block.size());
+  sent.push_back(static_cast<int>(c.length));  // place: the anchor, and the first token
+  sent.push_back(0);
+  copy_to_device(c.ids, sent.data(), (rows + 2) * word, queue);
   const Blocks blocks{
       .count = 1, .ids = c.ids, .position = target.position + c.length, .anchor = c.place, .lo = c.place + 1};
   blocks_forward<T>(d, blocks, c.length, target.target.weights.embed, queue);
   const View2<Acc<T>> logits = c.logits.rows_from(1, rows - 1);
-  matmul<T, Acc<T>>({Product::nt, d.blocks.hidden.rows_from(1, rows - 1), target.target.weights.head, logits},
+  matmul<T, Acc<T>>({.form = Product::nt,
+                     .a = d.blocks.hidden.rows_from(1, rows - 1),
+                     .b = target.target.weights.head,
+                     .c = logits,
+                     .b_settled = true},
                     queue);
   sample_rows<T>({.logits = logits, .temperature = 0, .token = c.token, .margin = c.margin}, queue);
-  int bad = 0;
-  copy_to_host(&bad, c.non_finite, word, queue);
-  copy_to_host(block.data() + 1, c.token, (rows - 1) * word, queue);
+  copy_to_host(got.data(), c.token, rows * word, queue);
   synchronize(queue);
-  if (bad != 0) fail("the target's hidden states are not finite");
+  if (got.back() != 0) fail("the target's hidden states are not finite");
+  std::copy(got.begin(), got.end() - 1, block.begin() + 1);
 }
 
 #define SLIP_INSTANTIATE(T)                                                                        \

@@ -10,11 +10,12 @@
 namespace slip {
 
 template <class T> struct CachedDrafter {
-  Drafter<T> drafter;                     // block: what is decoded with, up to the trained one; no gradients
-  int64_t length = 0;                     // tokens whose keys and values the context holds
-  View2<Acc<T>> logits;                   // (block, V)
-  int *ids, *place, *token, *non_finite;  // (block), (2) anchor and first token, (block), (1)
-  float* margin;                          // (block)
+  Drafter<T> drafter;       // block: what is decoded with, up to the trained one; no gradients
+  int64_t length = 0;       // tokens whose keys and values the context holds
+  View2<Acc<T>> logits;     // (block, V)
+  int *ids, *place;         // (block), and behind them (2): anchor and first token
+  int *token, *non_finite;  // (block - 1), and behind them (1)
+  float* margin;            // (block)
 };
 // `weights` of the drafter are filled by the caller: set_weights or synthetic_weights.
 template <class T>

@@ -1,9 +1,9 @@
 #include "decode/cached_target.hpp"
 
+#include <bit>
 #include <numeric>
 
 #include "kernels/cache_attention.hpp"
-#include "kernels/features.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/sample.hpp"
@@ -38,8 +38,7 @@ CachedTarget<T> make_cached_target(const TargetModel& m, TargetWeights<T> weight
   t.logits = arena.take2<Acc<T>>("cache.logits", limits.choices, m.vocab);
   t.ids = arena.take<int>("cache.ids", limits.tokens);
   t.position = arena.take<int>("cache.position", limits.positions);
-  t.token = arena.take<int>("cache.token", limits.choices);
-  t.margin = arena.take<float>("cache.margin", limits.choices);
+  t.token = arena.take<int>("cache.token", 2 * limits.choices);  // one copy to the host
   t.scratch = arena.take<Acc<T>>("cache.scratch", cache_attention_scratch(target_attention(m), queue.device));
   if (arena.measuring()) return t;
   std::vector<int> position(static_cast<size_t>(limits.positions));
@@ -67,11 +66,16 @@ void target_pass(CachedTarget<T>& t, std::span<const int32_t> ids, const Samplin
   const int64_t width = m.kv_heads * m.head_dim;
   const Attend<T> attend = [&](int64_t l, View2<const T> q, View2<const T> kv, View2<T> out) {
     const View2<T>& cache = t.kv[static_cast<size_t>(l)];
-    cast<T, T, T>({kv, cache.rows_from(t.length, n)}, queue);
     const View2<const T> all = cache.rows_from(0, t.length + n);
-    cache_attention_fwd<T>(
-        {target_attention(m), q, all.cols_from(0, width), all.cols_from(width, width), out, t.scratch},
-        queue);
+    cache_attention_fwd<T>({.shape = target_attention(m),
+                            .q = q,
+                            .k = all.cols_from(0, width),
+                            .v = all.cols_from(width, width),
+                            .out = out,
+                            .scratch = t.scratch,
+                            .kv_new = kv,
+                            .kv_end = cache.rows_from(t.length, n)},
+                           queue);
   };
   const int taps = static_cast<int>(t.taps.size()) - 1;  // the drafter's
   const TapStore capture = [&](int i) {
@@ -88,7 +92,12 @@ void target_pass(CachedTarget<T>& t, std::span<const int32_t> ids, const Samplin
                     .inv_rms = nullptr,
                     .centred = m.centred_norms},
                    queue);
-    matmul<T, Acc<T>>({Product::nt, y, t.target.weights.head, t.logits.rows_from(0, last)}, queue);
+    matmul<T, Acc<T>>({.form = Product::nt,
+                       .a = y,
+                       .b = t.target.weights.head,
+                       .c = t.logits.rows_from(0, last),
+                       .b_settled = true},
+                      queue);
   };
   const Carry<T> carry = [&](int64_t l) { return delta_carry(t.delta, l, t.length, queue); };
   target_layers<T>(t.target, in, t.taps, queue, attend, on_tap, capture, carry);
@@ -99,17 +108,16 @@ void target_pass(CachedTarget<T>& t, std::span<const int32_t> ids, const Samplin
                     .sequence = sampling.sequence,
                     .position = t.length + n - last + 1,
                     .token = t.token,
-                    .margin = t.margin},
+                    .margin = reinterpret_cast<float*>(t.token + last)},
                    queue);
   }
-  std::vector<int> token(choices.size());
-  std::vector<float> margin(choices.size());
-  copy_to_host(token.data(), t.token, last * static_cast<int64_t>(sizeof(int)), queue);
-  copy_to_host(margin.data(), t.margin, last * static_cast<int64_t>(sizeof(float)), queue);
+  std::vector<int32_t> said(2 * choices.size());
+  copy_to_host(said.data(), t.token, 2 * last * static_cast<int64_t>(sizeof(int)), queue);
   synchronize(queue);
   for (size_t j = 0; j < choices.size(); ++j) {
-    if (!(margin[j] >= 0)) fail("the target's logits are not finite");
-    choices[j] = {token[j], margin[j]};
+    const float margin = std::bit_cast<float>(said[choices.size() + j]);
+    if (!(margin >= 0)) fail("the target's logits are not finite");
+    choices[j] = {said[j], margin};
   }
 }
 

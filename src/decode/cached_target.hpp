@@ -30,9 +30,9 @@ template <class T> struct CachedTarget {
   int64_t length = 0;    // rows that hold accepted tokens; what follows is overwritten by the next pass
   Bf16* features;        // [drafter's taps][tokens][H] of the last pass, rounded as training rounds them
   View2<Acc<T>> logits;  // (choices, V)
-  int *ids, *position, *token;  // (tokens), (positions): 0, 1, .., (choices)
-  float* margin;                // (choices)
-  Acc<T>* scratch;              // of the attention
+  int *ids, *position;   // (tokens), (positions): 0, 1, ..
+  int* token;            // (choices), and behind them the margins
+  Acc<T>* scratch;       // of the attention
 };
 template <class T>
 CachedTarget<T> make_cached_target(const TargetModel&, TargetWeights<T>,

@@ -5,6 +5,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/features.hpp"
+#include "kernels/few_rows.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/swiglu.hpp"
@@ -145,11 +146,13 @@ void context_extend(Drafter<T>& d, int64_t first, int64_t count, const int* posi
   const auto rows = [&](const auto& v) { return v.rows_from(0, count); };
   ContextBuffers<T>& c = d.context;
   const View2<T> kv = c.kv.rows_from(first, count), keys = c.k.rows_from(first, count);
-  matmul<T, T>({Product::nt, rows(c.x), d.w.fc, rows(c.fc)}, queue);
+  const bool frozen = d.grads == nullptr;
+  matmul<T, T>({.form = Product::nt, .a = rows(c.x), .b = d.w.fc, .c = rows(c.fc), .b_settled = frozen},
+               queue);
   rmsnorm_fwd<T>(
       {.x = rows(c.fc), .gain = d.w.hidden_norm, .eps = d.model.eps, .y = rows(c.c), .inv_rms = c.inv_rms},
       queue);
-  matmul<T, T>({Product::nt, rows(c.c), d.w.kv_all, kv}, queue);
+  matmul<T, T>({.form = Product::nt, .a = rows(c.c), .b = d.w.kv_all, .c = kv, .b_settled = frozen}, queue);
   for (size_t l = 0; l < d.w.layers.size(); ++l) {
     const int64_t i = static_cast<int64_t>(l);
     Acc<T>* const inv_rms =
@@ -182,6 +185,10 @@ void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const
   const float eps = d.model.eps;
   const auto rows = [&](const View2<T>& v) { return v.rows_from(0, in.count * d.model.block); };
   const auto context = [&](const View2<T>& v) { return v.rows_from(0, tokens); };
+  const bool frozen = d.grads == nullptr;
+  const auto product = [&](View2<const T> from, View2<const T> weight, View2<T> to) {
+    matmul<T, T>({.form = Product::nt, .a = from, .b = weight, .c = to, .b_settled = frozen}, queue);
+  };
   BlockBuffers<T>& b = d.blocks;
   View2<T> z = rows(b.layers[0].z);
   gather_rows<T>({.table = embed, .index = in.ids, .out = z}, queue);
@@ -194,8 +201,8 @@ void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const
   for (size_t l = 0; l < b.layers.size(); ++l) {
     const LayerBuffers<T>& s = b.layers[l];
     const auto& w = d.w.layers[l];
-    matmul<T, T>({Product::nt, rows(s.u), w.q, rows(s.q_project)}, queue);
-    matmul<T, T>({Product::nt, rows(s.u), w.kv, rows(s.kv)}, queue);
+    product(rows(s.u), w.q, rows(s.q_project));
+    product(rows(s.u), w.kv, rows(s.kv));
     head_rope_fwd<T>({.x = rows(s.q_project),
                       .heads = n.heads,
                       .head_dim = n.d,
@@ -225,9 +232,10 @@ void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const
                             .anchor = in.anchor,
                             .lo = in.lo,
                             .out = rows(s.attention),
-                            .lse = s.lse},
+                            .lse = s.lse,
+                            .scratch = frozen ? b.scratch : nullptr},
                            queue);
-    matmul<T, T>({Product::nt, rows(s.attention), w.o, rows(b.delta)}, queue);
+    product(rows(s.attention), w.o, rows(b.delta));
     rmsnorm_fwd<T>({.x = z,
                     .add = rows(b.delta),
                     .sum = rows(s.z_mid),
@@ -236,9 +244,11 @@ void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const
                     .y = rows(s.y),
                     .inv_rms = s.mid_inv_rms},
                    queue);
-    matmul<T, T>({Product::nt, rows(s.y), w.gate_up, rows(s.gate_up)}, queue);
-    swiglu_fwd<T>({.gate_up = rows(s.gate_up), .act = rows(b.act)}, queue);
-    matmul<T, T>({Product::nt, rows(b.act), w.down, rows(b.delta)}, queue);
+    if (!frozen || !few_rows_swiglu<T>({rows(s.y), w.gate_up, rows(b.act), true}, queue)) {
+      product(rows(s.y), w.gate_up, rows(s.gate_up));  // which the backward pass reads
+      swiglu_fwd<T>({.gate_up = rows(s.gate_up), .act = rows(b.act)}, queue);
+    }
+    product(rows(b.act), w.down, rows(b.delta));
     const bool last = l + 1 == b.layers.size();
     z = rows(last ? b.z_out : b.layers[l + 1].z);
     rmsnorm_fwd<T>({.x = rows(s.z_mid),

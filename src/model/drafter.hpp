@@ -47,7 +47,7 @@ template <class T> struct BlockBuffers {
   View2<T> act;      // (M, I) SwiGLU's output; backward: its gradient, then itself, computed again
   View2<T> dhidden;  // (M, H) gradient of `hidden`, then of every norm's output
   View2<T> dattention, dq, dkv;
-  Acc<T>* scratch;
+  Acc<T>* scratch;  // of the backward pass, or of attention where there is none
 };
 
 template <class T> struct Drafter {
@@ -55,7 +55,7 @@ template <class T> struct Drafter {
   DrafterLimits limits;
   ParameterLayout layout;
   T* weights;     // (layout.count)
-  Acc<T>* grads;  // (layout.count)
+  Acc<T>* grads;  // (layout.count); null: it only decodes, its weights stay
   DrafterViews<T> w;
   DrafterViews<Acc<T>> g;
   RopeTable rope;

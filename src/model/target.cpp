@@ -6,6 +6,7 @@
 #include "kernels/delta_conv.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/features.hpp"
+#include "kernels/few_rows.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/output_gate.hpp"
 #include "kernels/rmsnorm.hpp"
@@ -26,22 +27,21 @@ void attention_layer(const Target<T>& target, int64_t l, const Packed& p, View2<
   const auto& w = target.weights.layers[static_cast<size_t>(l)];
   const int64_t q_width = m.heads * m.head_dim, kv_width = m.kv_heads * m.head_dim;
   const View2<T> q = in.cols_from(0, q_width), kv = in.cols_from(q_width, 2 * kv_width);
-  const auto norm_and_rotate = [&](View2<T> x, int64_t heads, const T* gain) {
-    probe(target, "head_rope");
-    head_rope_fwd<T>({.x = x,
-                      .heads = static_cast<int>(heads),
-                      .head_dim = static_cast<int>(m.head_dim),
-                      .gain = gain,
-                      .eps = m.eps,
-                      .table = target.buffers.rope,
-                      .position = p.position,
-                      .y = x,
-                      .inv_rms = nullptr,
-                      .centred = m.centred_norms},
-                     queue);
-  };
-  norm_and_rotate(q, m.heads, w.q_norm);
-  norm_and_rotate(kv.cols_from(0, kv_width), m.kv_heads, w.k_norm);
+  const View2<T> qk = in.cols_from(0, q_width + kv_width);
+  probe(target, "head_rope");
+  head_rope_fwd<T>({.x = qk,
+                    .heads = static_cast<int>(m.heads),
+                    .head_dim = static_cast<int>(m.head_dim),
+                    .gain = w.q_norm,
+                    .eps = m.eps,
+                    .table = target.buffers.rope,
+                    .position = p.position,
+                    .y = qk,
+                    .inv_rms = nullptr,
+                    .centred = m.centred_norms,
+                    .more_heads = static_cast<int>(m.kv_heads),
+                    .more_gain = w.k_norm},
+                   queue);
   probe(target, "attention");
   attend(l, q, kv, mixed);
   if (!m.attention_gate) return;
@@ -189,7 +189,7 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
   };
   const auto product = [&](const char* op, View2<const T> from, View2<const T> weight, View2<T> to) {
     probe(target, op);
-    matmul<T, T>({Product::nt, from, weight, to}, queue);
+    matmul<T, T>({.form = Product::nt, .a = from, .b = weight, .c = to, .b_settled = true}, queue);
   };
 
   probe(target, "embedding");
@@ -225,9 +225,11 @@ void target_layers(const Target<T>& target, const Packed& in, const std::vector<
     }
     product("o", mixed, w.o, update);
     add_and_norm(update, w.post_norm, nullptr);
-    product("gate_up", y, w.gate_up, gate_up);
-    probe(target, "swiglu");
-    swiglu_fwd<T>({.gate_up = gate_up, .act = act}, queue);
+    if (!few_rows_swiglu<T>({.a = y, .b = w.gate_up, .act = act, .b_settled = true}, queue)) {
+      product("gate_up", y, w.gate_up, gate_up);
+      probe(target, "swiglu");
+      swiglu_fwd<T>({.gate_up = gate_up, .act = act}, queue);
+    }
     product("down", act, w.down, update);
     enter(l + 1, update);
   }

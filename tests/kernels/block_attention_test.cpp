@@ -1,3 +1,6 @@
+#include <sstream>
+
+#include "kernels/cache_attention.hpp"
 #include "support/block_attention_case.hpp"
 #include "support/finite_difference.hpp"
 
@@ -74,6 +77,49 @@ template <class T> BlockProblem problem(const Case& c, uint64_t seed) {
 
 template <class B> class BlockAttention : public KernelTest<B> {};
 TYPED_TEST_SUITE(BlockAttention, BackEnds, BackEndName);
+
+// A single block whose context a GPU shares out, as decoding asks for it: no context, less than a piece, many
+// pieces, an anchor before the context's end.
+TYPED_TEST(BlockAttention, OneBlockWithScratch) {
+  using T = typename TypeParam::Type;
+  const Queue& q = this->queue();
+  struct One {
+    AttentionShape shape;
+    int context, anchor, lo;
+  };
+  const One ones[] = {{shape(4, 2, 64, 16), 0, 0, 0},
+                      {shape(4, 1, 128, 16), 1, 1, 0},
+                      {shape(32, 8, 128, 16), 63, 63, 0},
+                      {shape(8, 2, 128, 8), 700, 700, 0},
+                      {shape(8, 2, 128, 16, 0, true), 1025, 1025, 3},
+                      {shape(8, 2, 128, 10, 100), 500, 500, 0},
+                      {shape(4, 4, 64, 4, 64, true), 300, 300, 250},
+                      {shape(2, 1, 256, 16), 200, 130, 7},
+                      {shape(3, 1, 32, 16), 40, 40, 0}};
+  for (const One& c : ones) {
+    std::ostringstream name;
+    describe(c.shape, &name);
+    SCOPED_TRACE(::testing::Message() << name.str() << ", anchor " << c.anchor << " of " << c.context);
+    const BlockProblem p = make_problem<T>(c.shape, c.context, {c.anchor}, {c.lo});
+    Matrix out(p.q.rows, p.q.cols), lse(1, p.q.rows * p.shape.heads);
+    block_attention_fwd_ref<double>({p.shape, p.q.view(), p.k_context.view(), p.v_context.view(),
+                                     p.k_block.view(), p.v_block.view(), p.anchor.data(), p.lo.data(),
+                                     out.view(), lse.values.data()});
+    const BlockRun<T> r(p, q), again(p, q);
+    const DeviceArray<Acc<T>> scratch(q, 1, cache_attention_scratch(p.shape, q.device));
+    for (const BlockRun<T>* run : {&r, &again}) {
+      block_attention_fwd<T>({p.shape, run->q.view(), run->k_context.view(), run->v_context.view(),
+                              run->k_block.view(), run->v_block.view(), run->anchor.data(), run->lo.data(),
+                              run->out.view(), run->lse.data(), scratch.data()},
+                             q);
+    }
+    EXPECT_TRUE(agrees(r.out, out));
+    EXPECT_TRUE(agrees_as<T>(r.lse, lse));
+    EXPECT_TRUE(same_bits(r.out, again.out));
+    EXPECT_TRUE(same_bits(r.lse, again.lse));
+    EXPECT_TRUE(scratch.intact());
+  }
+}
 
 TYPED_TEST(BlockAttention, ForwardAndBackwardAgreeWithReference) {
   using T = typename TypeParam::Type;

@@ -84,6 +84,40 @@ TYPED_TEST(CacheAttention, WithoutScratch) {
   }
 }
 
+// Keys and values of the new tokens that are given are put into the cache, which lies side by side with its
+// values, and the answer has the same bits.
+TYPED_TEST(CacheAttention, NewTokensAreAppended) {
+  using T = typename TypeParam::Type;
+  const Queue& queue = this->queue();
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const Problem p = make_problem<T>(c, 21);
+    const int64_t width = p.k.cols, total = p.k.rows;
+    Matrix whole(total, 2 * width), lacking(total, 2 * width), added(c.tokens, 2 * width + 8);
+    for (int64_t r = 0; r < total; ++r) {
+      for (int64_t i = 0; i < 2 * width; ++i) {
+        whole.at(r, i) = i < width ? p.k.at(r, i) : p.v.at(r, i - width);
+        lacking.at(r, i) = r < c.cached ? whole.at(r, i) : 99;
+        if (r >= c.cached) added.at(r - c.cached, i) = whole.at(r, i);
+      }
+    }
+    const DeviceArray<T> q(queue, p.q), cache(queue, lacking), more(queue, added);
+    const DeviceArray<T> out(queue, p.q.rows, p.q.cols);
+    const DeviceArray<Acc<T>> scratch(queue, 1, cache_attention_scratch(p.shape, queue.device));
+    cache_attention_fwd<T>({.shape = p.shape,
+                            .q = q.view(),
+                            .k = cache.view().cols_from(0, width),
+                            .v = cache.view().cols_from(width, width),
+                            .out = out.view(),
+                            .scratch = scratch.data(),
+                            .kv_new = more.view().cols_from(0, 2 * width),
+                            .kv_end = cache.view().rows_from(c.cached, c.tokens)},
+                           queue);
+    EXPECT_TRUE(same_bits(out, run<T>(p, queue)));
+    EXPECT_TRUE(same_bits(cache, DeviceArray<T>(queue, whole)));
+  }
+}
+
 // The end of a document, token by token or in pieces, is what the packed op says of the whole document.
 TYPED_TEST(CacheAttention, AgreesWithPackedCausalAttention) {
   using T = typename TypeParam::Type;

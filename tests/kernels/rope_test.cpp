@@ -210,6 +210,44 @@ TYPED_TEST(HeadRope, PartialRotaryLeavesTheRestAlone) {
   }
 }
 
+// Queries and keys in one call: the same bits as one after the other, with and without gains.
+TYPED_TEST(HeadRope, MoreHeads) {
+  using T = typename TypeParam::Type;
+  const Queue& q = this->queue();
+  for (const Shape& s : kShapes) {
+    for (const bool norm : {true, false}) {
+      SCOPED_TRACE(::testing::Message() << ::testing::PrintToString(s) << (norm ? ", norm" : ""));
+      const int more = 2;
+      const int64_t width = s.heads * s.head_dim, other = more * s.head_dim;
+      const Matrix mx = random_matrix<T>(3, s.rows, width + other);
+      const Table mt = make_table(s.rotary);
+      const DeviceArray<T> x(q, mx), y(q, mx.rows, mx.cols), apart(q, mx.rows, mx.cols),
+          gain(q, random_matrix<T>(4, 1, s.head_dim, 0.25, 1)),
+          more_gain(q, random_matrix<T>(5, 1, s.head_dim, 0.25, 1));
+      const DeviceArray<float> cos(q, mt.cos), sin(q, mt.sin);
+      const DeviceArray<int> position(q, positions(s.rows));
+      HeadRopeFwd<T> a{.x = x.view(),
+                       .heads = s.heads,
+                       .head_dim = s.head_dim,
+                       .gain = norm ? gain.data() : nullptr,
+                       .eps = kEps,
+                       .table = {cos.view(), sin.view()},
+                       .position = position.data(),
+                       .y = y.view(),
+                       .more_heads = more,
+                       .more_gain = norm ? more_gain.data() : nullptr};
+      head_rope_fwd(a, q);
+      a.more_heads = 0;
+      a.x = x.view().cols_from(0, width), a.y = apart.view().cols_from(0, width);
+      head_rope_fwd(a, q);
+      a.heads = more, a.gain = a.more_gain;
+      a.x = x.view().cols_from(width, other), a.y = apart.view().cols_from(width, other);
+      head_rope_fwd(a, q);
+      EXPECT_TRUE(same_bits(y, apart));
+    }
+  }
+}
+
 TYPED_TEST(HeadRope, NoRows) {
   using T = typename TypeParam::Type;
   using A = Acc<T>;
