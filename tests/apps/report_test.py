@@ -127,7 +127,7 @@ class Report(Folder):
     def test_in_a_browser(self):
         """All that a run has to show, on a phone and on a desk, light and dark; and two runs over one another."""
         first = self.a_run("a</script><b>", ranks=2)  # a name that must not end the data
-        second = self.a_run("b", ranks=2, train_lr=2e-3)
+        second = self.a_run("b", ranks=2, train_lr=2e-3, data_tokens=f"{self.folder}/train.h5@2")
         charts = ["Acceptance length", "Loss", "Accuracy", "Accuracy of a slot", "Tokens a second", "Time lost waiting", "Gradient norm", "Learning rate"]
         out = self.folder / "page.html"
         self.assertEqual(run("report", first, "--out", out).code, 0)
@@ -144,9 +144,10 @@ class Report(Folder):
         seen = self.drawn(out, 390, True)
         charts.remove("Accuracy of a slot")
         self.assertEqual((seen["title"], [c for c in charts if c not in seen["charts"]]), ("2 runs", []))
-        for head in ("Settings that differ", "b: Where time went", "b: Ranks and memory"):
+        for head in ("Settings that differ", "b: Where time went", "b: Sources", "b: Ranks and memory"):
             self.assertIn(head, seen["heads"])
         self.assertRegex(seen["text"], r"train\.lr\s+0\.0006\s+0\.002")
+        self.assertRegex(seen["text"], r"train\.h5\s+2\s+\d+\s+[\d. k]+\s+100 %")
 
 
 unittest.main(verbosity=2)
