@@ -6,11 +6,15 @@
 namespace slip::testing {
 namespace {
 
+using Numbers = std::vector<int64_t>;
+// All of them, or the few where products are not optimised.
+Numbers chosen([[maybe_unused]] const Numbers& all, [[maybe_unused]] const Numbers& few) {
 #ifdef __SANITIZE_ADDRESS__
-constexpr int64_t kBlockStep = 7;  // products are not optimised there: blocks of 1 and 8
+  return few;
 #else
-constexpr int64_t kBlockStep = 1;
+  return all;
 #endif
+}
 constexpr Weights kWeights[] = {Weights::golden, Weights::wide};
 
 #if SLIP_TEST_GPU
@@ -46,15 +50,15 @@ template <class T> void expect_near_memory(const Memory& got, const Memory& want
 TYPED_TEST(Hybrid, GreedyOutputIsTheTargetsOwnForAnyDrafterAndBlock) {
   using T = TypeParam;
   for (const Weights kind : kWeights) {
-    for (int64_t block = 1; block <= 8; block += kBlockStep) {
+    for (const int64_t block : chosen({1, 2, 3, 4, 5, 6, 7, 8}, {8})) {
       HybridRig<T> rig(kind, block);
-      for (const int64_t length : {1, 3, 30, 70}) {
+      for (const int64_t length : chosen({1, 3, 30, 70}, {3, 30})) {
         SCOPED_TRACE(std::to_string(length) + " tokens, block " + std::to_string(block));
         const Ids prompt = hybrid_prompt(length, 1);
         const Response want = rig.decode_plain(prompt, 20);
         expect_same_answer<T>(rig.decode(prompt, 20), want);
         // Drafters that are right, never right, and right for a while.
-        for (const int every : {1000, 1, 3, 5}) {
+        for (const int64_t every : chosen({1000, 1, 3, 5}, {3})) {
           Oracle<T> oracle{rig, ids_of(want), length, [&](int64_t p) { return p % every == 0; }};
           const Response got = speculate(oracle, std::span<const int32_t>(prompt), {block, 20, {}});
           expect_same_answer<T>(got, want);
@@ -71,7 +75,7 @@ TYPED_TEST(Hybrid, WithCachesAsWithout) {
   using T = TypeParam;
   for (const Weights kind : kWeights) {
     HybridRig<T> rig(kind);
-    for (const int64_t length : {2, 60}) {
+    for (const int64_t length : chosen({2, 60}, {20})) {
       SCOPED_TRACE("prompt of " + std::to_string(length));
       const Ids prompt = hybrid_prompt(length, 6);
       const Response want = uncached_answer(rig, prompt, 16);
@@ -101,7 +105,7 @@ TYPED_TEST(Hybrid, ALongPromptInPiecesOrAtOnce) {
     HybridRig<T> whole(kind, 8, 200);
     whole.decoder().prefill(prompt);
     const auto want = whole.memory();
-    for (const int64_t piece : {8, 9, 64, 65, 149}) {
+    for (const int64_t piece : chosen({8, 9, 64, 65, 149}, {9, 65})) {
       SCOPED_TRACE("pieces of " + std::to_string(piece));
       HybridRig<T> rig(kind, 8, piece);
       rig.decoder().prefill(prompt);
@@ -115,7 +119,7 @@ TYPED_TEST(Hybrid, ALongPromptInPiecesOrAtOnce) {
 TYPED_TEST(Hybrid, AfterRejectionsTheStateIsThatOfTheAcceptedTokens) {
   using T = TypeParam;
   for (const Weights kind : kWeights) {
-    for (const int64_t length : {1, 2, 5, 40}) {
+    for (const int64_t length : chosen({1, 2, 5, 40}, {2})) {
       SCOPED_TRACE("prompt of " + std::to_string(length));
       const Ids prompt = hybrid_prompt(length, 4);
       HybridRig<T> rig(kind);
