@@ -50,10 +50,12 @@ ranks() {
 
 # requeue_if_saved: ranks that were stopped and have saved go on in the next round of the job, unless it was cancelled.
 requeue_if_saved() {
-  if [ "$code" = $((128 + $(kill -l USR1))) ]; then
-    echo "stopped before the ranks had started; there was nothing to save"
-    code=75
-  fi
+  case "$asked:$code" in # 138: ended by USR1; 244: an mpirun that a signal met while it started
+    *:138 | 1:244)
+      echo "stopped before the ranks had started; there was nothing to save"
+      code=75
+      ;;
+  esac
   [ "$code" = 75 ] || return
   if [ -n "$cancelled" ]; then
     echo "saved and stopped; cancelled, so not put back into the queue"
