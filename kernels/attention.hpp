@@ -72,6 +72,7 @@ template <class T> struct BlockAttentionBwd {
   View2<T> dk_block, dv_block;           // (blocks*block, kv_heads*head_dim), any stride
   View2<Acc<T>> dk_context, dv_context;  // (context, kv_heads*head_dim), any stride, added to
   Acc<T>* scratch;                       // block_attention_bwd_scratch(...) elements
+  int leave_multiprocessors = 0;         // for what runs on another stream (blas.hpp)
 };
 int64_t block_attention_bwd_scratch(const AttentionShape&, int64_t blocks, int64_t context, Device);
 template <class T> void block_attention_bwd_ref(const BlockAttentionBwd<T>&);

@@ -243,7 +243,7 @@ void block_attention_bwd_hopper(const BlockAttentionBwd<Bf16>& a, CudaStream str
   const bool split = (a.k_context.rows + 127) / 128 * s.kv_heads < 4 * limit;
   args.tile_keys = context_tile_keys(split);
   args.tiles = static_cast<int>((a.k_context.rows + args.tile_keys - 1) / args.tile_keys);
-  args.context_grid = std::max(1, std::min(limit, args.tiles * args.kv_heads));
+  args.context_grid = std::max(1, std::min(limit - a.leave_multiprocessors, args.tiles * args.kv_heads));
   s.head_dim == 128 ? launch_prepare<128>(a, args, stream) : launch_prepare<64>(a, args, stream);
   if (args.tiles > 0) launch_context(a, args, split, stream);
   launch_query(a, args, stream);

@@ -375,7 +375,8 @@ void launch(const BlockAttentionBwd<Bf16>& a, const BwdArgs& args, CudaStream st
   using C = QueryTile<D, TB>;
   check(cudaFuncSetAttribute(query_kernel<D, TB>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kBytes));
   const int items = (args.units + 1) / 2 * args.kv_heads;
-  const int grid = std::min({items, device_limits().multiprocessors, kMaxBlocks});
+  const int grid =
+      std::max(1, std::min({items, device_limits().multiprocessors - a.leave_multiprocessors, kMaxBlocks}));
   query_kernel<D, TB><<<grid, kThreads, C::kBytes, stream>>>(
       head_map(a.q, D, TB, C::kHeads), head_map(a.dout, D, TB, C::kHeads),
       head_map(some(a.k_context, a.k_block), D, C::kKeys, 1),

@@ -32,6 +32,7 @@ struct Problem {
   bool accumulate;
   int64_t m, n, k;                // of the row-major product
   int64_t lda, ldb, ldc;          // distance of rows
+  int multiprocessors;            // at most; 0: all
   int align_a, align_b, align_c;  // bytes, at most 16
   auto operator<=>(const Problem&) const = default;
 };
@@ -55,6 +56,7 @@ struct Description {
     check(cublasLtMatmulDescInit(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.form == Product::nt ? CUBLAS_OP_T : CUBLAS_OP_N);  // of b
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.form == Product::tn ? CUBLAS_OP_T : CUBLAS_OP_N);  // of a
+    if (p.multiprocessors > 0) set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, p.multiprocessors);
     const bool b_rows_are_n = p.form == Product::nt, a_rows_are_k = p.form == Product::tn;
     check(cublasLtMatrixLayoutInit(&b, p.in, b_rows_are_n ? p.k : p.n, b_rows_are_n ? p.n : p.k, p.ldb));
     check(cublasLtMatrixLayoutInit(&a, p.in, a_rows_are_k ? p.m : p.k, a_rows_are_k ? p.k : p.m, p.lda));
@@ -62,10 +64,17 @@ struct Description {
   }
 
  private:
-  void set(cublasLtMatmulDescAttributes_t attribute, cublasOperation_t op) {
-    check(cublasLtMatmulDescSetAttribute(&product, attribute, &op, sizeof op));
+  template <class V> void set(cublasLtMatmulDescAttributes_t attribute, V value) {
+    check(cublasLtMatmulDescSetAttribute(&product, attribute, &value, sizeof value));
   }
 };
+
+int multiprocessors() {
+  int device = 0, count = 0;
+  slip::check(cudaGetDevice(&device));
+  slip::check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
 
 std::string words(const Problem& p) {
   const char* forms[] = {"nt", "nn", "tn"};
@@ -81,6 +90,7 @@ struct BlasContext {
   Buffer workspace;
   Buffer tickets;  // of products of few rows
   std::map<Problem, cublasLtMatmulAlgo_t> algorithms;
+  int left = 0;  // multiprocessors
 
   BlasContext() : workspace(Place::device, kBlasWorkspaceBytes), tickets(Place::device, kFewRowsBlocks * 4) {
     check(cublasLtCreate(&handle));
@@ -124,6 +134,12 @@ void BlasCloser::operator()(BlasContext* blas) const noexcept { delete blas; }
 Blas make_blas() { return Blas(new BlasContext); }
 int64_t blas_algorithms(const BlasContext& blas) { return int64_t(blas.algorithms.size()); }
 
+void leave_multiprocessors(const Queue& q, int count) {
+  require(count >= 0 && count < multiprocessors(), "leave_multiprocessors: none would be left");
+  q.blas->left = count;
+}
+int left_multiprocessors(const Queue& q) { return q.blas == nullptr ? 0 : q.blas->left; }
+
 template <class T, class Out> void matmul_cuda(const Matmul<T, Out>& a, const Queue& q) {
   const bool nt = a.form == Product::nt, tn = a.form == Product::tn;
   const int64_t m = a.c.rows, n = a.c.cols, k = tn ? a.a.rows : a.a.cols;
@@ -154,6 +170,7 @@ template <class T, class Out> void matmul_cuda(const Matmul<T, Out>& a, const Qu
                         leading(a.a),
                         leading(a.b),
                         leading(a.c),
+                        q.blas->left > 0 ? multiprocessors() - q.blas->left : 0,
                         alignment(a.a.data),
                         alignment(a.b.data),
                         alignment(a.c.data)};

@@ -57,7 +57,10 @@ template <class T> Features FeatureFeed<T>::get(const RowId& id, const RowTokens
     seen.busy = slot.target_busy_s;
     seen.wait = slot.target_wait_s;
     seen.dump = slot.dump_wait_s;
-    return {slot.data, slot.tokens, slot.waited_s, slot.slot};
+    seen.late = slot.target_late_s;
+    seen.taps = slot.taps_sent;
+    seen.early = slot.taps_early;
+    return {slot.data, slot.tokens, slot.waited_s, slot.slot, false, slot.ready};
   }
   const int64_t count = static_cast<int64_t>(tokens.ids.size());
   const Packed packed = local_->row.set(tokens.ids, tokens.lengths, queue_);
@@ -96,6 +99,20 @@ template <class T> double FeatureFeed<T>::dump_wait_s() {
     s.last_dump = s.dump;
   }
   return targets_.empty() ? 0 : sum / static_cast<double>(targets_.size());
+}
+
+template <class T> TapTimes FeatureFeed<T>::tap_times() {
+  TapTimes out;
+  int64_t taps = 0, early = 0;
+  for (auto& [rank, s] : targets_) {
+    out.late_s += s.late - s.last_late;
+    taps += s.taps - s.last_taps;
+    early += s.early - s.last_early;
+    s.last_late = s.late, s.last_taps = s.taps, s.last_early = s.early;
+  }
+  if (!targets_.empty()) out.late_s /= static_cast<double>(targets_.size());
+  if (taps > 0) out.early_share = static_cast<double>(early) / static_cast<double>(taps);
+  return out;
 }
 
 template class FeatureFeed<float>;

@@ -17,6 +17,13 @@ struct Features {
   double waited_s = 0;
   int slot = -1;
   bool from_disk = false;
+  int ready = 0;  // rows that lay ready besides
+};
+
+// Of the rows that targets finished since the last call: seconds that transfers took beyond the forward that
+// made them (mean over the targets; NaN: not measured), and the share of taps that left before it ended.
+struct TapTimes {
+  double late_s = 0, early_share = 0;
 };
 
 template <class T> class FeatureFeed {
@@ -41,6 +48,7 @@ template <class T> class FeatureFeed {
   // Seconds that the targets waited for the disk of their dump (dump.dir), the mean of them, since the last
   // call.
   double dump_wait_s();
+  TapTimes tap_times();
 
  private:
   struct Local {  // the target of a single rank
@@ -50,6 +58,8 @@ template <class T> class FeatureFeed {
   };
   struct Seen {
     double busy = 0, wait = 0, dump = 0, last_busy = 0, last_wait = 0, last_dump = 0;
+    double late = 0, last_late = 0;
+    int64_t taps = 0, early = 0, last_taps = 0, last_early = 0;
   };
   bool on_disk(const RowId& id) {
     return disk_ && id.kind != kReplayRow && disk_->holds(id.kind, rows_.row(id));

@@ -18,9 +18,10 @@ class Phases {
   // that is being made; while saving or evaluating, the last one made.
   void at(int64_t step, const char* phase);
   // A place within a phase, for tests alone: save/drafter, save/optimizer, save/trainer, save/manifest,
-  // save/rename; replay. Any thread may say it. True (the action is spoil): the caller shall compute
-  // something wrong.
+  // save/rename; load/read; replay. Any thread may say it. True (the action is spoil): the caller shall
+  // compute something wrong.
   bool fault_point(int64_t step, const std::string& place);
+  bool fault_point_here(const std::string& place) { return fault_point(step_, place); }
   void at_same_step(const char* phase) { at(step_, phase); }
 
  private:

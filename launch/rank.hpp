@@ -24,8 +24,9 @@ struct Ranks {
   Comm drafters;                    // gradient and metric sums; none on a target rank
   Comm decoders;                    // drafter 0 and the targets, where prompts are decoded (eval.prompts)
   std::unique_ptr<Transport> transport;
+  bool share_gpu = false;  // ranks share a GPU: NCCL would refuse
 #if SLIP_HAVE_CUDA
-  std::unique_ptr<NcclComm> gradients;  // over the drafters, when each has its own GPU
+  std::unique_ptr<NcclComm> gradients, last_gradients;  // over the drafters, when each has its own GPU
 #endif
   void at(int64_t step, const char* phase) const {
     if (phases != nullptr) phases->at(step, phase);
@@ -36,14 +37,6 @@ struct Ranks {
 
 inline FeatureShape feature_shape(const RunOptions& o, const RunInputs& in) {
   return {static_cast<int>(in.drafter.taps.size()), o.config.data.row_tokens, in.target.hidden};
-}
-
-// The frozen weights of a rank: from the target's folder, or made up (--synthetic-weights).
-template <class T>
-TargetWeights<T> frozen_weights(const RunOptions& o, const RunInputs& in, const TargetParts& parts,
-                                Arena& arena, const Queue& queue) {
-  if (o.synthetic) return synthetic_target<T>(in.target, parts, o.config.data.seed, arena, queue);
-  return load_target<T>(in.target, WeightFolder(o.config.target.path), parts, arena, queue);
 }
 
 // The target with room for rows of data.row_tokens tokens, and with the attention that target.attention

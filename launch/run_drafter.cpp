@@ -11,6 +11,7 @@
 #include "launch/checkpoint_saver.hpp"
 #include "launch/evaluate.hpp"
 #include "launch/feature_feed.hpp"
+#include "launch/frozen_weights.hpp"
 #include "launch/gradient_sum.hpp"
 #include "launch/rank.hpp"
 #include "launch/report.hpp"
@@ -42,7 +43,7 @@ template <class T> class DrafterRank {
         optimizer_(make_optimizer<T>(drafter_, o.config.train, arena, queue)),
         row_("drafter.row", o.config.data.row_tokens, arena),
         feed_(o, in, plan, ranks, rows_, frozen_, arena, queue),
-        gradients_(drafter_, ranks, o.config.comm.timeout_s, queue),
+        gradients_(drafter_, ranks, o.config.comm, arena, queue),
         saver_(o.config.checkpoint, checkpoint_folder(o.config), in.drafter, drafter_.layout, ranks.phases,
                [this] { report(); }) {
     if (in.prompts) prompts_.emplace(o, in, plan, ranks, rows_, frozen_, arena, queue);
@@ -54,7 +55,7 @@ template <class T> class DrafterRank {
   // The embedding and the head; with one rank also the layers of the target.
   TargetWeights<T> load_frozen(Arena& arena) {
     const TargetParts parts = plan_.ranks == 1 ? target_parts(in_, true) : TargetParts{0, true};
-    return frozen_weights<T>(o_, in_, parts, arena, queue_);
+    return frozen_weights<T>(o_, in_, parts, ranks_, arena, queue_);
   }
   bool writes() const { return ranks_.drafter_index() == 0; }
   bool saves() const { return !o_.synthetic || o_.publish; }
@@ -70,7 +71,7 @@ template <class T> class DrafterRank {
   TrainingForward<T> forward() { return {drafter_, pass_, row_, feed_, frozen_}; }
   DecodedEvaluation evaluate_prompts();
   void report_evaluation();
-  bool update(const StepSums&, StepReport&);
+  bool update(const StepSums&, const std::optional<double>& squares, StepReport&);
   void save(const char* why);
   void report() const;
 
@@ -91,7 +92,7 @@ template <class T> class DrafterRank {
   std::unique_ptr<RunLog> log_;
   GradientSum<T> gradients_;
   std::optional<PromptEvaluator<T>> prompts_;
-  double waited_s_ = 0;
+  double waited_s_ = 0, ready_ = 0;  // of this step
   int64_t saved_step_ = -1;
   CheckpointSaver saver_;
   Clock::time_point started_ = Clock::now(), saved_at_ = Clock::now();
@@ -148,11 +149,12 @@ template <class T> StepSums DrafterRank<T>::train_rows() {
     const Features features = feed_.get(id, tokens);
     ranks_.at(state_.step + 1, "train");
     waited_s_ += features.waited_s;
+    ready_ += features.ready;
     const Packed packed = row_.set(tokens.ids, tokens.lengths, queue_);
-    OnLayer on_layer;  // after the last row a layer's gradients are final
-    if (&id == &mine.back()) on_layer = [this](int64_t layer) { gradients_.layer_ready(layer); };
+    OnReady on_ready;  // after the last row gradients are final
+    if (&id == &mine.back()) on_ready = [this](int64_t begin) { gradients_.ready(begin); };
     const auto row_sums = run_row<T>(drafter_, pass_, features.data, features.tokens, packed.position, blocks,
-                                     frozen_.embed, frozen_.head, in_.rule, RowMode::train, queue_, on_layer);
+                                     frozen_.embed, frozen_.head, in_.rule, RowMode::train, queue_, on_ready);
     feed_.release(features);
     if (row_sums) {
       sums += *row_sums;
@@ -208,12 +210,15 @@ template <class T> void DrafterRank<T>::report_evaluation() {
   fail_peer("");
 }
 
-// One optimizer update from the summed gradients; false when the step had to be skipped. All ranks see the
-// same sums and norm, so they skip alike.
-template <class T> bool DrafterRank<T>::update(const StepSums& sums, StepReport& report) {
+// One optimizer update from the summed gradients (and the sum of their squares, if known); false when the
+// step had to be skipped. All ranks see the same sums and norm, so they skip alike.
+template <class T>
+bool DrafterRank<T>::update(const StepSums& sums, const std::optional<double>& squares, StepReport& report) {
   const double denominator = sums.denominator(in_.rule.kind);
   double norm = 0;
-  if (denominator > 0) norm = gradient_norm(optimizer_, drafter_, denominator, queue_);
+  if (denominator > 0)
+    norm = squares ? std::sqrt(*squares) / denominator
+                   : gradient_norm(optimizer_, drafter_, denominator, queue_);
   const bool finite = sums.bad_rows == 0 && std::isfinite(norm) && std::isfinite(sums.loss);
   if (finite && denominator > 0) {
     report.lr = learning_rate(o_.config.train, state_.step, state_.total_steps);
@@ -276,14 +281,16 @@ template <class T> int DrafterRank<T>::run() {
   bool stopped = false;
   Clock::time_point last = Clock::now();
   while (state_.step < state_.total_steps && data_left()) {
-    waited_s_ = 0;
+    waited_s_ = ready_ = 0;
+    const double rows = static_cast<double>(requests_.of_step(state_.epoch, state_.epoch_step).size());
     StepSums sums = train_rows();
     if (train.max_minutes > 0 && seconds_since(started_) > train.max_minutes * 60) sums.stop += 1;
     const bool minutes = o_.config.checkpoint.every_minutes > 0 &&
                          seconds_since(saved_at_) > o_.config.checkpoint.every_minutes * 60;
     ranks_.at(state_.step + 1, "reduce");
+    gradients_.ready(0);  // beside them:
     sum_over_ranks(sums);
-    gradients_.finish();
+    const auto summed = gradients_.finish();
     StepReport report{.step = 0,
                       .total = state_.total_steps,
                       .epoch = state_.epoch,
@@ -293,8 +300,10 @@ template <class T> int DrafterRank<T>::run() {
                       .seconds = 0,
                       .wait_features_s = 0,
                       .target_wait_share = 0,
-                      .dump_wait_s = 0};
-    const bool updated = update(sums, report);
+                      .dump_wait_s = 0,
+                      .reduce_s = summed.seconds,
+                      .reduce_exposed_s = summed.exposed_s};
+    const bool updated = update(sums, summed.squares, report);
     saver_.poll();
     requests_.advance(state_);
     report.step = state_.step;
@@ -303,6 +312,8 @@ template <class T> int DrafterRank<T>::run() {
     report.wait_features_s = waited_s_;
     report.target_wait_share = feed_.target_wait_share();
     report.dump_wait_s = feed_.dump_wait_s();
+    report.rows_ready = rows > 0 ? ready_ / rows : 0;
+    report.taps = feed_.tap_times();
     last = Clock::now();
     if (updated && log_) log_->step(report);
     if (sums.stop > 0) {

@@ -11,6 +11,7 @@
 #include "io/durable.hpp"
 #include "kernels/cuda_queue.hpp"
 #include "launch/feature_dump.hpp"
+#include "launch/frozen_weights.hpp"
 #include "launch/rank.hpp"
 #include "launch/row_table.hpp"
 #include "launch/signals.hpp"
@@ -56,22 +57,25 @@ template <class T> struct DumpRank {
   Bf16* tap;
 };
 template <class T>
-DumpRank<T> make_dump_rank(const RunOptions& o, const RunInputs& in, Arena& arena, const Queue& queue) {
+DumpRank<T> make_dump_rank(const RunOptions& o, const RunInputs& in, const Ranks& ranks, Arena& arena,
+                           const Queue& queue) {
   const int64_t tokens = o.config.data.row_tokens;
-  Target<T> target =
-      make_target<T>(o, in, frozen_weights<T>(o, in, {in.last_tap + 1, false}, arena, queue), arena, queue);
+  Target<T> target = make_target<T>(
+      o, in, frozen_weights<T>(o, in, {in.last_tap + 1, false}, ranks, arena, queue), arena, queue);
   PackedRow row("target.row", tokens, arena);
   return {std::move(target), std::move(row),
           arena.take<Bf16>("dump.tap", tokens * in.target.hidden, "data.row_tokens")};
 }
 
 template <class T>
-int dump_shards(const RunOptions& o, const RunInputs& in, const DumpPlan& plan, const MpiSession& mpi,
-                Phases& phases, const Queue& queue) {
+int dump_shards(const RunOptions& o, const RunInputs& in, const DumpPlan& plan, const Ranks& ranks,
+                const Queue& queue) {
+  const MpiSession& mpi = *ranks.mpi;
+  Phases& phases = *ranks.phases;
   const double timeout = o.config.comm.timeout_s;
   const int me = mpi.rank();
   Arena arena(queue.device);
-  DumpRank<T> rank = make_dump_rank<T>(o, in, arena, queue);
+  DumpRank<T> rank = make_dump_rank<T>(o, in, ranks, arena, queue);
   log_info(fmt::format("dump rank {}: memory, and {} bytes of host memory for {} rows\n{}", me,
                        o.config.dump.queue_rows * plan.row_values * 2, o.config.dump.queue_rows,
                        arena.table(12)));
@@ -175,11 +179,11 @@ std::vector<Arena::Entry> dump_memory(const RunOptions& o, const RunInputs& in) 
   const Queue queue{o.device};
 #if SLIP_HAVE_CUDA
   if (o.device == Device::cuda && o.config.train.precision == "bf16") {
-    make_dump_rank<Bf16>(o, in, arena, queue);
+    make_dump_rank<Bf16>(o, in, {}, arena, queue);
     return arena.entries();
   }
 #endif
-  make_dump_rank<float>(o, in, arena, queue);
+  make_dump_rank<float>(o, in, {}, arena, queue);
   return arena.entries();
 }
 
@@ -214,13 +218,15 @@ int run_dump(const RunOptions& o, const MpiSession& mpi) {
     return kFailed;
   }
   phases.at(0, "load");
-  if (o.device == Device::cpu) return dump_shards<float>(o, *in, plan, mpi, phases, Queue{});
+  Ranks ranks{.mpi = &mpi, .phases = &phases};
+  if (o.device == Device::cpu) return dump_shards<float>(o, *in, plan, ranks, Queue{});
 #if SLIP_HAVE_CUDA
   const GpuChoice gpu = settle_gpus(mpi, o.share_gpu, start);
   if (gpu.code != 0) return gpu.code;
   const CudaQueue cuda(gpu.device);
-  if (o.config.train.precision == "bf16") return dump_shards<Bf16>(o, *in, plan, mpi, phases, cuda.queue());
-  return dump_shards<float>(o, *in, plan, mpi, phases, cuda.queue());
+  ranks.share_gpu = gpu.shared;
+  if (o.config.train.precision == "bf16") return dump_shards<Bf16>(o, *in, plan, ranks, cuda.queue());
+  return dump_shards<float>(o, *in, plan, ranks, cuda.queue());
 #else
   fail("this build has no CUDA back end");
 #endif

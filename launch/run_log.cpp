@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -179,7 +180,13 @@ void RunLog::step(const StepReport& r) {
                               {"draft_positions_per_s", s.draft_positions / r.seconds},
                               {"wait_features_s", r.wait_features_s},
                               {"target_wait_share", r.target_wait_share},
-                              {"dump_wait_s", r.dump_wait_s}};
+                              {"rows_ready", r.rows_ready},
+                              {"taps_early_share", r.taps.early_share},
+                              {"dump_wait_s", r.dump_wait_s},
+                              {"reduce_s", r.reduce_s},
+                              {"reduce_exposed_s", r.reduce_exposed_s}};
+  j["taps_late_s"] = nullptr;  // not measured
+  if (!std::isnan(r.taps.late_s)) j["taps_late_s"] = r.taps.late_s;
   if (peak_seconds_of_row_ > 0) j["peak_share"] = s.rows * peak_seconds_of_row_ / r.seconds;
   if (!sources_.empty()) j["sources"] = sources_json(s, sources_.size(), kind_);
   append(metrics_.get(), j.dump());
@@ -189,6 +196,7 @@ void RunLog::step(const StepReport& r) {
   recent_tokens_ += s.tokens;
   recent_rows_ += s.rows;
   recent_wait_ += r.wait_features_s;
+  recent_exposed_ += r.reduce_exposed_s;
   ++recent_steps_;
   progress(r);
 }
@@ -203,11 +211,15 @@ void RunLog::progress(const StepReport& r) {
   const std::string text = fmt::format(
       "step {}/{}  loss {:.3f}  accuracy {:.3f}  acceptance {:.2f}  grad {:.2f}  lr {:.2e}  {:.0f} "
       "tokens/s{}  "
-      "waiting for features {:.0f} %  left {}",
+      "waiting for features {:.0f} %{}  left {}",
       r.step, r.total, r.sums.mean_loss(kind_), r.sums.accuracy(), r.sums.acceptance_length(), r.grad_norm,
       r.lr, recent_tokens_ / recent_seconds_,
       of_peak > 0 ? fmt::format("  {:.0f} % of peak", of_peak) : std::string(),
-      100 * recent_wait_ / recent_seconds_, clock_text(per_step * static_cast<double>(r.total - r.step)));
+      100 * recent_wait_ / recent_seconds_,
+      r.reduce_s > 0
+          ? fmt::format("  for the sum of gradients {:.1f} %", 100 * recent_exposed_ / recent_seconds_)
+          : std::string(),
+      clock_text(per_step * static_cast<double>(r.total - r.step)));
   if (terminal_) {
     std::fprintf(stderr, "\r%s\x1b[K", text.c_str());
     std::fflush(stderr);
@@ -218,7 +230,8 @@ void RunLog::progress(const StepReport& r) {
   } else if (line) {
     log_info(text);
   }
-  if (line) recent_seconds_ = recent_tokens_ = recent_wait_ = recent_rows_ = 0, recent_steps_ = 0;
+  if (line)
+    recent_seconds_ = recent_tokens_ = recent_wait_ = recent_rows_ = recent_exposed_ = 0, recent_steps_ = 0;
 }
 
 void RunLog::evaluation(int64_t step, const std::optional<StepSums>& sums,

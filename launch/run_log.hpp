@@ -8,6 +8,7 @@
 #include <string>
 
 #include "io/event_file.hpp"
+#include "launch/feature_feed.hpp"
 #include "launch/inputs.hpp"
 #include "launch/prompt_evaluation.hpp"
 #include "train/sums.hpp"
@@ -19,6 +20,9 @@ struct StepReport {
   StepSums sums;               // over all ranks
   int64_t bad_steps = 0;       // skipped so far
   double grad_norm, lr, seconds, wait_features_s, target_wait_share, dump_wait_s;
+  double reduce_s = 0, reduce_exposed_s = 0;  // gradient_sum.hpp
+  double rows_ready = 0;  // in the queue when this rank took a row, that row not counted; mean of its rows
+  TapTimes taps;
 };
 
 class RunLog {
@@ -56,7 +60,7 @@ class RunLog {
   };
   FirstAndLast simulated_, decoded_;  // acceptance lengths
   double peak_seconds_of_row_ = 0;    // that a row would take at the declared peak of all GPUs; 0: not known
-  double recent_seconds_ = 0, recent_tokens_ = 0, recent_wait_ = 0, recent_rows_ = 0;
+  double recent_seconds_ = 0, recent_tokens_ = 0, recent_wait_ = 0, recent_rows_ = 0, recent_exposed_ = 0;
   int64_t recent_steps_ = 0;
   std::chrono::steady_clock::time_point shown_{};
 };

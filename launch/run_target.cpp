@@ -2,6 +2,7 @@
 
 #include "core/log.hpp"
 #include "kernels/features.hpp"
+#include "launch/frozen_weights.hpp"
 #include "launch/prompt_evaluation.hpp"
 #include "launch/rank.hpp"
 #include "launch/row_table.hpp"
@@ -27,11 +28,11 @@ int ring_size(const RunOptions& o, const RunInputs& in, const Plan& plan) {
 }
 
 template <class T>
-TargetRank<T> make_target_rank(const RunOptions& o, const RunInputs& in, const Plan& plan, Arena& arena,
-                               const Queue& queue) {
+TargetRank<T> make_target_rank(const RunOptions& o, const RunInputs& in, const Plan& plan, const Ranks& ranks,
+                               Arena& arena, const Queue& queue) {
   const int64_t tokens = o.config.data.row_tokens;
-  Target<T> target =
-      make_target<T>(o, in, frozen_weights<T>(o, in, target_parts(in, false), arena, queue), arena, queue);
+  Target<T> target = make_target<T>(
+      o, in, frozen_weights<T>(o, in, target_parts(in, false), ranks, arena, queue), arena, queue);
   PackedRow row("target.row", tokens, arena);
   const int taps = ring_size(o, in, plan);
   Bf16* ring = arena.take<Bf16>("target.ring", taps * tokens * in.target.hidden, "roles.queue_rows");
@@ -88,7 +89,7 @@ Target<T> make_target(const RunOptions& o, const RunInputs& in, TargetWeights<T>
 template <class T>
 std::vector<Arena::Entry> target_memory(const RunOptions& o, const RunInputs& in, const Plan& plan) {
   Arena arena(o.device, Arena::Mode::measure);
-  make_target_rank<T>(o, in, plan, arena, Queue{o.device});
+  make_target_rank<T>(o, in, plan, {}, arena, Queue{o.device});
   return arena.entries();
 }
 
@@ -96,7 +97,7 @@ template <class T>
 void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks,
                 const Queue& queue) {
   Arena arena(queue.device);
-  TargetRank<T> rank = make_target_rank<T>(o, in, plan, arena, queue);
+  TargetRank<T> rank = make_target_rank<T>(o, in, plan, ranks, arena, queue);
   log_info(fmt::format("target rank {}: memory\n{}", ranks.mpi->rank(), arena.table(12)));
   RowTable rows(in, o.config.data);
   const int me = ranks.mpi->rank();
@@ -135,14 +136,15 @@ void run_target(const RunOptions& o, const RunInputs& in, const Plan& plan, Rank
       ranks.at(step.last(), "capture");
     };
     target_forward<T>(rank.target, packed, in.drafter.taps, queue, send, capture);
+    outbox.end_row();
     if (dumped) ranks.dump->end(tokens, queue);
     ranks.at(step.last(), "wait");
   }
   const OutboxStats& s = outbox.stats();
   log_info(
       fmt::format("target rank {}: {} rows, {:.1f} s at work, {:.1f} s waiting for requests, {:.1f} s "
-                  "waiting for a free buffer",
-                  me, s.rows, s.busy_s, s.wait_request_s, s.wait_ring_s));
+                  "waiting for a free buffer; {} of {} taps had left before their row was computed",
+                  me, s.rows, s.busy_s, s.wait_request_s, s.wait_ring_s, s.taps_early, s.taps_sent));
 }
 
 template Target<float> make_target(const RunOptions&, const RunInputs&, TargetWeights<float>, Arena&,

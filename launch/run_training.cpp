@@ -8,6 +8,7 @@
 #include "comm/mpi_transport.hpp"
 #include "core/log.hpp"
 #include "kernels/cuda_queue.hpp"
+#include "launch/gradient_sum.hpp"
 #include "launch/rank.hpp"
 #include "launch/run.hpp"
 #include "launch/training_dump.hpp"
@@ -56,7 +57,8 @@ Verdict look(const RunOptions& o, int ranks, std::optional<RunInputs>& in) {
 }
 
 #if SLIP_HAVE_CUDA
-void connect_gpus(const Plan& plan, Ranks& ranks, bool shared, const Deadline& deadline) {
+void connect_gpus(const CommConfig& comm, const Plan& plan, Ranks& ranks, bool shared,
+                  const Deadline& deadline) {
   const Comm& world = ranks.mpi->world();
   if (shared) {
     ranks.transport = std::make_unique<StagedTransport>(world.dup("features", deadline));
@@ -67,9 +69,13 @@ void connect_gpus(const Plan& plan, Ranks& ranks, bool shared, const Deadline& d
     for (int d = 0; d < plan.drafters; ++d) pairs.push_back({t, d});
   }
   if (!plan.offline)
-    ranks.transport = std::make_unique<NcclTransport>(world.dup("features", deadline), pairs, deadline);
-  if (ranks.drafters && ranks.drafters.size() > 1)
-    ranks.gradients = std::make_unique<NcclComm>(ranks.drafters, "gradients", deadline);
+    ranks.transport = std::make_unique<NcclTransport>(world.dup("features", deadline), pairs, deadline,
+                                                      static_cast<int>(comm.feature_blocks));
+  if (!ranks.drafters || ranks.drafters.size() == 1) return;
+  const auto blocks = static_cast<int>(comm.sum_blocks);
+  ranks.gradients = std::make_unique<NcclComm>(ranks.drafters, "gradients", deadline, blocks);
+  ranks.last_gradients = std::make_unique<NcclComm>(ranks.drafters, "last gradients", deadline,
+                                                    GradientSum<float>::last_blocks(blocks));
 }
 #endif
 
@@ -155,7 +161,8 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
   const CudaQueue cuda(gpu.device);
   log_info(fmt::format("rank {} on {}: GPU {}, {}{}", mpi.rank(), host_name(), gpu.device,
                        cuda_device_name(gpu.device), gpu.shared ? ", shared" : ""));
-  if (mpi.size() > 1) connect_gpus(plan, ranks, gpu.shared, start);
+  ranks.share_gpu = gpu.shared;
+  if (mpi.size() > 1) connect_gpus(o.config.comm, plan, ranks, gpu.shared, start);
   if (uses_bf16(o)) return run_role<Bf16>(o, *in, plan, ranks, cuda.queue());
   return run_role<float>(o, *in, plan, ranks, cuda.queue());
 #else

@@ -38,6 +38,7 @@ struct Wire {
 #endif
   double copy_gb_s = 0;  // of this rank's own memory, the limit of a wire inside a machine
   std::string out;
+  int blocks = 0;  // thread blocks of NCCL; 0: its choice
 };
 
 double median(std::vector<double> v) {
@@ -64,6 +65,7 @@ void row(const Wire& w, const char* op, int64_t bytes, double ms, double bus_fac
                                     {"op", op},
                                     {"transport", w.name},
                                     {"ranks", w.mpi.size()},
+                                    {"blocks", w.blocks},
                                     {"bytes", bytes},
                                     {"median_ms", ms},
                                     {"gb_s", gb_s},
@@ -106,9 +108,10 @@ void connect(Wire& w, const Deadline& deadline) {
     return;
   }
   w.name = "nccl";
-  w.transport = std::make_unique<NcclTransport>(
-      world.dup("bench wire", deadline), std::vector<std::pair<int, int>>{{world.size() - 1, 0}}, deadline);
-  w.sum = std::make_unique<NcclComm>(world, "bench wire sum", deadline);
+  w.transport = std::make_unique<NcclTransport>(world.dup("bench wire", deadline),
+                                                std::vector<std::pair<int, int>>{{world.size() - 1, 0}},
+                                                deadline, w.blocks);
+  w.sum = std::make_unique<NcclComm>(world, "bench wire sum", deadline, w.blocks);
 #endif
 }
 
@@ -160,15 +163,19 @@ int time_wire(Wire& w) {
 
 int run_bench_wire(const Arguments& arguments, int& argc, char**& argv) {
   std::string device_text = "auto", out;
-  Options options("bench wire", "[--device cpu|cuda] [--out FILE]",
+  int64_t blocks = 0;
+  Options options("bench wire", "[--device cpu|cuda] [--blocks N] [--out FILE]",
                   "Times tensors from the last rank to the first and sums over all ranks, by size, through "
                   "the transport that a run of\n"
                   "these ranks uses: MPI on the CPU, NCCL on GPUs, pinned host memory where ranks share one. "
                   "Start it with mpirun, 2 ranks\n"
                   "or more. The limit of each row is a copy inside one rank's memory, measured first.");
   options.text("device", &device_text, "auto, cpu or cuda")
+      .number("blocks", &blocks,
+              "thread blocks of NCCL, as comm.sum_blocks and comm.feature_blocks give it; 0: its choice")
       .text("out", &out, "append the JSON lines to this file");
   if (!options.parse(arguments)) return kOk;
+  if (blocks < 0 || blocks > 64) fail_usage(fmt::format("--blocks: {} is not 0..64", blocks));
   const Device device = choose_device_kind(device_text);
   MpiSession mpi(argc, argv, launcher_env([](const char* name) -> const char* { return std::getenv(name); }));
   log_init(mpi.rank(), mpi.size());
@@ -179,7 +186,7 @@ int run_bench_wire(const Arguments& arguments, int& argc, char**& argv) {
   }
 #if SLIP_HAVE_CUDA
   const CudaQueue cuda(choose_device(mpi.local_rank(), mpi.local_size(), cuda_device_count(), true));
-  Wire w{.mpi = mpi, .queue = cuda.queue(), .out = out};
+  Wire w{.mpi = mpi, .queue = cuda.queue(), .out = out, .blocks = static_cast<int>(blocks)};
   return time_wire(w);
 #else
   fail("this build has no CUDA back end");

@@ -135,6 +135,10 @@ void FeatureInbox::wait_until_ready(Slot& s) {
 FeatureSlot FeatureInbox::receive(const RowId& row) {
   const Clock::time_point start = Clock::now();
   Slot& s = slot_of(row);
+  poll();
+  const auto ready =
+      std::count_if(state_.begin(), state_.end(), [](const Slot& x) { return x.state == State::ready; });
+  const bool this_too = s.state == State::ready;
   wait_until_ready(s);
   s.state = State::lent;
   return {.slot = s.request.slot,
@@ -145,7 +149,11 @@ FeatureSlot FeatureInbox::receive(const RowId& row) {
           .flags = s.header.flags,
           .target_busy_s = s.header.busy_s,
           .target_wait_s = s.header.wait_s,
-          .dump_wait_s = s.header.dump_wait_s};
+          .dump_wait_s = s.header.dump_wait_s,
+          .target_late_s = s.header.late_s,
+          .taps_sent = s.header.taps_sent,
+          .taps_early = s.header.taps_early,
+          .ready = static_cast<int>(ready) - this_too};
 }
 
 void FeatureInbox::release(int slot) {

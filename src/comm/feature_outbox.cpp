@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 
 #include "comm/mailbox.hpp"
@@ -110,6 +111,7 @@ bool FeatureOutbox::poll() {
     b.state = Buffer::State::free;
     moved = true;
   }
+  time_rows();
   return moved;
 }
 
@@ -173,7 +175,7 @@ void FeatureOutbox::send_header(const RowRequest& r, int64_t tokens) {
   if (free == nullptr) free = headers_.emplace_back(std::make_unique<Header>()).get();
   row_ = r;
   row_tokens_ = tokens;
-  next_tap_ = 0;
+  row_taps_.clear();
   free->drafter = r.drafter;
   free->message = {.row = r.row,
                    .tokens = tokens,
@@ -183,7 +185,10 @@ void FeatureOutbox::send_header(const RowRequest& r, int64_t tokens) {
                    .flags = stop_ ? kStopAsked : 0u,
                    .busy_s = stats_.busy_s,
                    .wait_s = stats_.wait_request_s + stats_.wait_ring_s,
-                   .dump_wait_s = dump_wait_s_};
+                   .dump_wait_s = dump_wait_s_,
+                   .late_s = stats_.late_s,
+                   .taps_sent = stats_.taps_sent,
+                   .taps_early = stats_.taps_early};
   check_mpi(MPI_Isend(&free->message, sizeof free->message, MPI_BYTE, r.drafter, kHeaderTag, control_.get(),
                       &free->sent));
 }
@@ -219,7 +224,7 @@ Bf16* FeatureOutbox::acquire_tap() {
 
 void FeatureOutbox::send_tap(const RowRequest& r, int tap, const Bf16* acquired) {
   require(r.row == row_.row && r.drafter == row_.drafter, "FeatureOutbox: a tap of a row without a header");
-  require(tap == next_tap_ && tap < shape_.taps, "FeatureOutbox: taps go in order");
+  require(tap == static_cast<int>(row_taps_.size()) && tap < shape_.taps, "FeatureOutbox: taps go in order");
   const int64_t offset = acquired - ring_memory_, buffer = shape_.max_tokens * shape_.hidden;
   require(offset >= 0 && offset % buffer == 0 && offset / buffer < static_cast<int64_t>(ring_.size()),
           "FeatureOutbox: not a tap buffer of the ring");
@@ -229,7 +234,26 @@ void FeatureOutbox::send_tap(const RowRequest& r, int tap, const Bf16* acquired)
   b.drafter = r.drafter;
   b.transfer =
       transport_.post_send(r.drafter, acquired, row_tokens_ * shape_.hidden * 2, transport_.fence(queue_));
-  ++next_tap_;
+  row_taps_.push_back(b.transfer);
+}
+
+void FeatureOutbox::end_row() { sent_.push_back({std::move(row_taps_), transport_.fence(queue_)}); }
+
+// Taps leave in order, so the last of a row says when all had.
+void FeatureOutbox::time_rows() {
+  for (; !sent_.empty(); sent_.pop_front()) {
+    const Sent& row = sent_.front();
+    std::vector<double> after;
+    for (const Transfer tap : row.taps) {
+      const std::optional<double> s = transport_.seconds_after(tap, row.computed);
+      if (!s) return;
+      after.push_back(*s);
+    }
+    if (after.empty()) continue;
+    stats_.late_s += std::isnan(after.back()) ? after.back() : std::max(0.0, after.back());
+    stats_.taps_sent += static_cast<int64_t>(after.size());
+    stats_.taps_early += std::count_if(after.begin(), after.end(), [](double s) { return s < 0; });
+  }
 }
 
 }  // namespace slip

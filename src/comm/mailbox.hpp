@@ -16,6 +16,7 @@
 //    ranks.
 // A rank makes progress inside these calls only; a drafter calls `poll` now and then during a long step.
 #pragma once
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,9 @@ struct FeatureSlot {
   uint32_t flags = 0;                           // kStopAsked: somebody asked this target to stop
   double target_busy_s = 0, target_wait_s = 0;  // of that target, since its start
   double dump_wait_s = 0;
+  double target_late_s = 0;  // and the next two: FeatureHeader
+  int64_t taps_sent = 0, taps_early = 0;
+  int ready = 0;  // rows that lay ready, this one not counted, when it was asked for
 };
 
 class FeatureInbox {
@@ -111,6 +115,9 @@ struct OutboxStats {
   double wait_request_s = 0;  // for a request: no drafter had a free slot
   double wait_ring_s = 0;     // for a tap buffer: drafters did not take what was sent
   int most_pending = 0;       // requests at once
+  // As FeatureHeader says.
+  double late_s = 0;
+  int64_t taps_sent = 0, taps_early = 0;
 };
 
 class FeatureOutbox {
@@ -133,6 +140,7 @@ class FeatureOutbox {
   Bf16* acquire_tap();  // (max_tokens, hidden), free to be written; waits while the whole ring is under way
   void send_tap(const RowRequest&, int tap,
                 const Bf16* acquired);  // after the header, in the order 0, 1, ...
+  void end_row();                       // all that computes the row is queued
   const OutboxStats& stats() const { return stats_; }
 
  private:
@@ -152,7 +160,12 @@ class FeatureOutbox {
     int drafter = -1;
     MPI_Request sent = MPI_REQUEST_NULL;
   };
+  struct Sent {  // a row whose taps may still be under way
+    std::vector<Transfer> taps;
+    Fence computed;
+  };
   bool poll();  // true: something came or left
+  void time_rows();
   void accept_request(Drafter&, int bytes);
   void listen(Drafter&);
   bool all_called() const;  // and nothing else is to be done
@@ -173,7 +186,8 @@ class FeatureOutbox {
   OutboxStats stats_;
   RowRequest row_;  // the one whose taps are being sent
   int64_t row_tokens_ = 0;
-  int next_tap_ = 0;
+  std::vector<Transfer> row_taps_;
+  std::deque<Sent> sent_;  // rows whose time is not known yet
   std::optional<Clock::time_point> busy_since_;
   double ring_wait_of_row_s_ = 0;
 };

@@ -32,7 +32,7 @@ struct FeatureShape {
 };
 
 inline constexpr uint32_t kMailboxMagic = 0x50494c53;  // "SLIP"
-inline constexpr uint32_t kMailboxVersion = 2;
+inline constexpr uint32_t kMailboxVersion = 3;
 inline constexpr int32_t kWireBf16 = 1;
 inline constexpr uint32_t kStopAsked = 1;  // bit of FeatureHeader::flags
 inline constexpr int kRequestTag = 1, kHeaderTag = 2;
@@ -57,8 +57,12 @@ struct FeatureHeader {  // target -> drafter, before the taps
   uint32_t flags = 0;
   // Of the target since its start: at work, held up by drafters, held up by the disk of its dump.
   double busy_s = 0, wait_s = 0, dump_wait_s = 0;
+  // Of the rows whose taps have all left: how much later than its forward the last of them had, summed over
+  // the rows (NaN: not measured); taps, and those that had left before the forward ended.
+  double late_s = 0;
+  int64_t taps_sent = 0, taps_early = 0;
 };
-static_assert(sizeof(FeatureHeader) == 88);
+static_assert(sizeof(FeatureHeader) == 112);
 
 // Each fails with one line that begins with `from` ("rank 1 on node07") and names the row and both values.
 // `bytes`: of the message that was received.

@@ -1,5 +1,6 @@
 // Host memory by MPI. Messages longer than `piece_bytes` travel in pieces, because MPI counts in int.
 #pragma once
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,7 @@ class MpiTransport : public Transport {
   Transfer post_send(int peer, const void* data, int64_t bytes, Fence after) override;
   Transfer post_recv(int peer, void* data, int64_t bytes, Fence after) override;
   bool test(Transfer) override;
+  std::optional<double> seconds_after(Transfer, Fence) override { return std::nan(""); }
   int in_flight() const override { return in_flight_; }
   int world_rank(int peer) const override { return comm_.world_rank(peer); }
   const Peers& peers() const override { return comm_.peers(); }

@@ -15,13 +15,14 @@ void check(ncclResult_t rc, Where at) {
   fail_peer(fmt::format("NCCL: {}: {}", ncclGetErrorString(rc), ncclGetLastError(nullptr)), at);
 }
 
-NcclComm::NcclComm(const Comm& comm, const std::string& name, const Deadline& deadline)
+NcclComm::NcclComm(const Comm& comm, const std::string& name, const Deadline& deadline, int blocks)
     : NcclComm(comm.peers(), name) {  // delegates: when this fails, the destructor runs
   ncclUniqueId id{};
   if (comm.rank() == 0) check(ncclGetUniqueId(&id));
   broadcast(comm, 0, &id, sizeof id, deadline, "the id of a NCCL communicator");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  if (blocks > 0) config.minCTAs = config.maxCTAs = blocks;
   check(ncclCommInitRankConfig(&comm_, comm.size(), id, comm.rank(), &config));
   settle(deadline, "a NCCL communicator to start");
 }

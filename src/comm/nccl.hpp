@@ -15,8 +15,10 @@ void check(ncclResult_t rc, Where at = Where::current());  // with NCCL's own la
 
 class NcclComm {
  public:
-  // Collective over `comm`; the current device is this rank's. `name` is for messages.
-  NcclComm(const Comm& comm, const std::string& name, const Deadline&);
+  // Collective over `comm`; the current device is this rank's. `name` is for messages. `blocks`: thread
+  // blocks of each operation, which hold as many multiprocessors while it runs or waits for its peer; 0:
+  // NCCL's choice.
+  NcclComm(const Comm& comm, const std::string& name, const Deadline&, int blocks = 0);
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <exception>
 
 #include "core/log.hpp"
@@ -9,21 +11,22 @@
 
 namespace slip {
 namespace {
-constexpr int64_t kFences = 64;  // events in turn; a fence is used up by the posts that follow it at once
-}
+// Events in turn: a fence is used up by the posts that follow it at once, and asked for its time soon after.
+constexpr int64_t kFences = 256, kEnded = 256;
+}  // namespace
 
 NcclTransport::NcclTransport(Comm comm, const std::vector<std::pair<int, int>>& pairs,
-                             const Deadline& deadline)
+                             const Deadline& deadline, int blocks)
     : comm_(std::move(comm)) {
-  for (int64_t i = 0; i < kFences; ++i) fences_.push_back(make_event());
+  for (int64_t i = 0; i < kFences; ++i) fences_.push_back({-1, make_timed_event()});
   Buffer byte(Place::device, 1);
   for (const auto& [a, b] : pairs) {
     const bool mine = comm_.rank() == a || comm_.rank() == b;
     const Comm two = comm_.split(mine ? 0 : -1, fmt::format("pair {}-{}", a, b), deadline);
     if (!mine) continue;
     const int peer = comm_.rank() == a ? b : a;
-    pairs_.push_back({std::make_unique<NcclComm>(two, two.name(), deadline), make_stream(), peer,
-                      two.rank() == 0 ? 1 : 0});
+    pairs_.push_back({std::make_unique<NcclComm>(two, two.name(), deadline, blocks), make_urgent_stream(),
+                      peer, two.rank() == 0 ? 1 : 0});
     const Transfer first =
         comm_.rank() == a ? post_send(peer, byte.data(), 1, {}) : post_recv(peer, byte.data(), 1, {});
     wait(*this, first, peer, deadline, "the first byte between two GPUs");
@@ -37,7 +40,9 @@ NcclTransport::~NcclTransport() {
 
 Fence NcclTransport::fence(const Queue& queue) {
   const int64_t id = serial_++;
-  check(cudaEventRecord(fences_[static_cast<size_t>(id % kFences)].get(), queue.stream));
+  Mark& fence = fences_[static_cast<size_t>(id % kFences)];
+  fence.id = id;
+  check(cudaEventRecord(fence.event.get(), queue.stream));
   return {id};
 }
 
@@ -51,14 +56,14 @@ NcclTransport::Pair& NcclTransport::pair_with(int peer) {
 Transfer NcclTransport::post(int peer, bool send, void* data, int64_t bytes, Fence after) {
   Pair& p = pair_with(peer);
   if (after.id >= 0)
-    check(cudaStreamWaitEvent(p.stream.get(), fences_[static_cast<size_t>(after.id % kFences)].get()));
+    check(cudaStreamWaitEvent(p.stream.get(), fences_[static_cast<size_t>(after.id % kFences)].event.get()));
   const size_t count = static_cast<size_t>(bytes);
   check(send ? ncclSend(data, count, ncclInt8, p.partner, p.comm->get(), p.stream.get())
              : ncclRecv(data, count, ncclInt8, p.partner, p.comm->get(), p.stream.get()));
   p.comm->settle(deadline_in(60), "NCCL to take a transfer");
   Event done;
   if (spare_.empty()) {
-    done = make_event();
+    done = make_timed_event();
   } else {
     done = std::move(spare_.back());
     spare_.pop_back();
@@ -87,9 +92,28 @@ bool NcclTransport::test(Transfer transfer) {
     return false;
   }
   check(rc);
-  spare_.push_back(std::move(it->second.done));
+  ended_.emplace_back(it->first, std::move(it->second.done));
   operations_.erase(it);
+  if (static_cast<int64_t>(ended_.size()) > kEnded) {
+    spare_.push_back(std::move(ended_.front().second));
+    ended_.pop_front();
+  }
   return true;
+}
+
+std::optional<double> NcclTransport::seconds_after(Transfer transfer, Fence fence) {
+  if (!test(transfer)) return std::nullopt;
+  const Mark& mark = fences_[static_cast<size_t>(fence.id % kFences)];
+  const auto ended =
+      std::find_if(ended_.begin(), ended_.end(), [&](const auto& e) { return e.first == transfer.id; });
+  if (ended == ended_.end() || mark.id != fence.id) return std::nan("");
+  const cudaError_t rc = cudaEventQuery(mark.event.get());
+  if (rc == cudaErrorNotReady) {
+    cudaGetLastError();
+    return std::nullopt;
+  }
+  check(rc);
+  return seconds_between(mark.event, ended->second);
 }
 
 }  // namespace slip

@@ -10,6 +10,7 @@
 //  * `after`: the transfer starts when what was queued at the time of the fence has run.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "comm/wait.hpp"
@@ -32,6 +33,9 @@ class Transport {
   virtual Transfer post_recv(int peer, void* data, int64_t bytes, Fence after) = 0;
   virtual bool test(Transfer) = 0;  // true from completion on, for ever; fails when the transfer did
   virtual int in_flight() const = 0;
+  // Seconds by which a transfer ended after the fence's point, by the device's clock; negative: before it.
+  // nullopt until both have passed; NaN where no clock tells, or when it was asked long after.
+  virtual std::optional<double> seconds_after(Transfer, Fence) = 0;
   // The name of the peer, for messages; and how to wait for it.
   virtual int world_rank(int peer) const = 0;
   virtual const Peers& peers() const = 0;

@@ -142,6 +142,9 @@ std::vector<std::string> contradictions(const Config& c, ConfigUse use) {
   refuse(!(c.comm.dead_after_s >= 3 * c.comm.heartbeat_s && c.comm.dead_after_s >= 1),
          fmt::format("comm.dead_after_s: {} is below 1 or below three times comm.heartbeat_s = {}",
                      c.comm.dead_after_s, c.comm.heartbeat_s));
+  for (const auto& [key, blocks] : {std::pair("comm.sum_blocks", c.comm.sum_blocks),
+                                    std::pair("comm.feature_blocks", c.comm.feature_blocks)})
+    refuse(blocks < 0 || blocks > 64, fmt::format("{}: {} is not 0..64", key, blocks));
   return out;
 }
 

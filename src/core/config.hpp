@@ -82,6 +82,7 @@ struct LogConfig {
 struct CommConfig {
   double timeout_s = 600;
   double heartbeat_s = 1, dead_after_s = 15;
+  int64_t sum_blocks = 16, feature_blocks = 8;  // thread blocks of NCCL; 0: its choice
 };
 
 struct Config {
@@ -180,6 +181,11 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("comm.heartbeat_s", c.comm.heartbeat_s, "seconds between the signs of life that ranks send; 0: none");
   f("comm.dead_after_s", c.comm.dead_after_s,
     "seconds without a sign of life after which a rank counts as gone and the job ends");
+  f("comm.sum_blocks", c.comm.sum_blocks,
+    "thread blocks of NCCL that sum gradients beside the backward pass, which leaves as many "
+    "multiprocessors free; 0: NCCL's choice");
+  f("comm.feature_blocks", c.comm.feature_blocks,
+    "thread blocks of NCCL that carry features from one GPU to another; 0: NCCL's choice");
 }
 
 std::string print_config(const Config&);              // INI text that parses back to the same Config

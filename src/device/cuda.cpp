@@ -21,6 +21,26 @@ Stream make_stream() {
   return Stream(s);
 }
 
+Stream make_urgent_stream() {
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t s = nullptr;
+  check(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, greatest));
+  return Stream(s);
+}
+
+Event make_timed_event() {
+  cudaEvent_t e = nullptr;
+  check(cudaEventCreate(&e));
+  return Event(e);
+}
+
+double seconds_between(const Event& first, const Event& second) {
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, first.get(), second.get()));
+  return static_cast<double>(ms) * 1e-3;
+}
+
 Event make_event() {
   cudaEvent_t e = nullptr;
   check(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));

@@ -18,6 +18,9 @@ using Stream = std::unique_ptr<CUstream_st, Closer<cudaStreamDestroy>>;
 using Event = std::unique_ptr<CUevent_st, Closer<cudaEventDestroy>>;
 
 Stream make_stream();
-Event make_event();  // no timing
+Stream make_urgent_stream();  // its blocks get free multiprocessors before those of other streams
+Event make_event();           // no timing
+Event make_timed_event();
+double seconds_between(const Event& first, const Event& second);  // timed ones that have passed
 
 }  // namespace slip

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention.hpp"
+#include "kernels/blas.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/features.hpp"
 #include "kernels/few_rows.hpp"
@@ -36,6 +37,10 @@ AttentionShape layer_shape(const DrafterModel& m, size_t l) {
           .window = m.sliding[l] ? static_cast<int>(m.window) : 0,
           .causal = m.causal[l]};
 }
+
+// Rows of fc whose gradients are one product.
+constexpr int64_t kFcPieces = 4;
+int64_t fc_rows(int64_t hidden) { return (hidden + 8 * kFcPieces - 1) / (8 * kFcPieces) * 8; }
 
 // Columns of layer l in the matrices that hold all layers side by side.
 template <class V> V layer_keys(const V& kv, const Widths& n, size_t l) {
@@ -264,7 +269,7 @@ void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const
 
 template <class T>
 void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queue& queue,
-                     const OnLayer& on_layer) {
+                     const OnReady& on_ready) {
   using A = Acc<T>;
   const Widths n = widths(d.model);
   const auto rows = [&](const View2<T>& v) { return v.rows_from(0, in.count * d.model.block); };
@@ -303,6 +308,7 @@ void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queu
     // Attention: dz is the gradient of z + O Wo^T.
     matmul<T, T>({Product::nn, dz, w.o, rows(b.dattention)}, queue);
     matmul<T, A>({Product::tn, dz, rows(s.attention), g.o, true}, queue);
+    if (on_ready) on_ready(g.o.data - d.grads);
     block_attention_bwd<T>({.shape = layer_shape(d.model, l),
                             .q = rows(s.q),
                             .k_context = context(d.context.k).cols_from(static_cast<int64_t>(l) * n.kv, n.kv),
@@ -319,7 +325,8 @@ void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queu
                             .dv_block = dkv.cols_from(n.kv, n.kv),
                             .dk_context = layer_keys(context(d.context.dkv), n, l),
                             .dv_context = layer_values(context(d.context.dkv), n, l),
-                            .scratch = b.scratch},
+                            .scratch = b.scratch,
+                            .leave_multiprocessors = left_multiprocessors(queue)},
                            queue);
     head_rope_bwd<T, T>({.x = rows(s.q_project),
                          .heads = n.heads,
@@ -359,12 +366,13 @@ void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queu
                     .dgain = g.input_norm,
                     .scratch = b.scratch},
                    queue);
-    if (on_layer) on_layer(static_cast<int64_t>(l));
+    if (on_ready) on_ready(g.input_norm - d.grads);
   }
 }
 
 template <class T>
-void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const Queue& queue) {
+void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const Queue& queue,
+                      const OnReady& on_ready) {
   using A = Acc<T>;
   if (tokens == 0) return;
   const Widths n = widths(d.model);
@@ -388,8 +396,9 @@ void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const 
                     queue);
     }
   }
-  matmul<T, T>({Product::nn, rows(c.dkv_project), d.w.kv_all, rows(c.dc)}, queue);
   matmul<T, A>({Product::tn, rows(c.dkv_project), rows(c.c), d.g.kv_all, true}, queue);
+  if (on_ready) on_ready(d.g.norm - d.grads);
+  matmul<T, T>({Product::nn, rows(c.dkv_project), d.w.kv_all, rows(c.dc)}, queue);
   rmsnorm_bwd<T>({.x = rows(c.fc),
                   .gain = d.w.hidden_norm,
                   .inv_rms = c.inv_rms,
@@ -398,7 +407,29 @@ void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const 
                   .dgain = d.g.hidden_norm,
                   .scratch = d.blocks.scratch},
                  queue);
-  matmul<T, A>({Product::tn, rows(c.dc), rows(c.x), d.g.fc, true}, queue);
+  // The last product of the pass, and nothing hides the sum of its last piece: so in pieces.
+  const int64_t h = d.model.hidden, most = fc_rows(h);
+  for (int64_t end = h; end > 0;) {
+    const int64_t first = (end - 1) / most * most;
+    const View2<A> piece = d.g.fc.rows_from(first, end - first);
+    matmul<T, A>({Product::tn, rows(c.dc).cols_from(first, end - first), rows(c.x), piece, true}, queue);
+    if (on_ready) on_ready(piece.data - d.grads);
+    end = first;
+  }
+}
+
+std::vector<int64_t> gradient_parts(const DrafterModel& m, const ParameterLayout& layout) {
+  const auto at = [&](int64_t l, const char* name) {
+    return layout.at("layers." + std::to_string(l) + "." + name).offset;
+  };
+  std::vector<int64_t> begins;
+  for (int64_t l = m.layers; l-- > 0;) begins.push_back(at(l, "self_attn.o_proj.weight"));
+  begins.push_back(at(0, "input_layernorm.weight"));
+  begins.push_back(layout.at("norm.weight").offset);
+  const int64_t width = static_cast<int64_t>(m.taps.size()) * m.hidden, rows = fc_rows(m.hidden);
+  for (int64_t first = (m.hidden - 1) / rows * rows; first >= 0; first -= rows)
+    begins.push_back(first * width);
+  return begins;
 }
 
 #define SLIP_INSTANTIATE(T)                                                                          \
@@ -407,8 +438,8 @@ void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const 
   template void context_extend(Drafter<T>&, int64_t, int64_t, const int*, const Queue&);             \
   template void context_forward(Drafter<T>&, int64_t, const int*, const Queue&);                     \
   template void blocks_forward(Drafter<T>&, const Blocks&, int64_t, View2<const T>, const Queue&);   \
-  template void blocks_backward(Drafter<T>&, const Blocks&, int64_t, const Queue&, const OnLayer&);  \
-  template void context_backward(Drafter<T>&, int64_t, const int*, const Queue&);
+  template void blocks_backward(Drafter<T>&, const Blocks&, int64_t, const Queue&, const OnReady&);  \
+  template void context_backward(Drafter<T>&, int64_t, const int*, const Queue&, const OnReady&);
 SLIP_INSTANTIATE(float)
 SLIP_INSTANTIATE(double)
 #if SLIP_HAVE_CUDA

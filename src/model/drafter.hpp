@@ -83,13 +83,20 @@ void context_extend(Drafter<T>&, int64_t first, int64_t count, const int* positi
 // Result: blocks.hidden, (rows, H) after the final norm.
 template <class T>
 void blocks_forward(Drafter<T>&, const Blocks&, int64_t tokens, View2<const T> embed, const Queue&);
+
+// Gradients become final from the end of the flat buffer to its begin: layer by layer downwards, in a layer
+// the MLP and the attention's output before the queries; then, which the context adds to, the keys and values
+// of all layers with the norms, and fc last, a few rows at a time. The parts in which that happens, as the
+// offsets where they begin, descending to 0. `on_ready(begin)`, when given, is called when all gradients from
+// `begin` on are queued and nothing that follows in this row adds to them: at each of these offsets, and at
+// the end of every layer.
+std::vector<int64_t> gradient_parts(const DrafterModel&, const ParameterLayout&);
+using OnReady = std::function<void(int64_t begin)>;
 // `blocks.dhidden` holds the gradient of blocks.hidden; it is consumed, and so are the activations.
-// on_layer(l), when given, is called
-// when the gradients of layer l (all but its keys and values, which the context adds to) are queued; the last
-// layer comes first.
-using OnLayer = std::function<void(int64_t)>;
 template <class T>
-void blocks_backward(Drafter<T>&, const Blocks&, int64_t tokens, const Queue&, const OnLayer& on_layer = {});
-template <class T> void context_backward(Drafter<T>&, int64_t tokens, const int* position, const Queue&);
+void blocks_backward(Drafter<T>&, const Blocks&, int64_t tokens, const Queue&, const OnReady& on_ready = {});
+template <class T>
+void context_backward(Drafter<T>&, int64_t tokens, const int* position, const Queue&,
+                      const OnReady& on_ready = {});
 
 }  // namespace slip

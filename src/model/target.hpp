@@ -9,6 +9,7 @@
 #include "io/safetensors.hpp"
 #include "kernels/attention_cudnn.hpp"
 #include "model/packed.hpp"
+#include "model/weight_stream.hpp"
 
 namespace slip {
 
@@ -39,7 +40,7 @@ struct TargetParts {
 // presence and shape before the first is read.
 template <class T>
 TargetWeights<T> load_target(const TargetModel&, const WeightFolder&, const TargetParts&, Arena&,
-                             const Queue&);
+                             const Queue&, const LoadHooks& = {});
 void check_target_tensors(const TargetModel&, const WeightFolder&, const TargetParts&);
 
 // Columns of what `in` of a layer gives.

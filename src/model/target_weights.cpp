@@ -78,11 +78,11 @@ void check_target_tensors(const TargetModel& m, const WeightFolder& folder, cons
 
 template <class T>
 TargetWeights<T> load_target(const TargetModel& m, const WeightFolder& folder, const TargetParts& parts,
-                             Arena& arena, const Queue& queue) {
+                             Arena& arena, const Queue& queue, const LoadHooks& hooks) {
   check_target_tensors(m, folder, parts);
   const std::string prefix = layer_prefix(folder);
-  WeightReader<T> reader(folder, queue, arena.measuring());
-  WeightReader<float> floats(folder, queue, arena.measuring());
+  WeightReader<T> reader(folder, queue, arena.measuring(), hooks);
+  WeightReader<float> floats(folder, queue, arena.measuring(), hooks);
   const auto rows_of = [&](const std::string& name) { return folder.find(name)->shape[0]; };
   // Tensors one below the other from row `first` on; returns the row after them.
   const auto read_below = [&](View2<T> all, int64_t first, const std::vector<std::string>& names) {
@@ -153,10 +153,10 @@ TargetWeights<T> load_target(const TargetModel& m, const WeightFolder& folder, c
 }
 
 template TargetWeights<float> load_target(const TargetModel&, const WeightFolder&, const TargetParts&, Arena&,
-                                          const Queue&);
+                                          const Queue&, const LoadHooks&);
 #if SLIP_HAVE_CUDA
 template TargetWeights<Bf16> load_target(const TargetModel&, const WeightFolder&, const TargetParts&, Arena&,
-                                         const Queue&);
+                                         const Queue&, const LoadHooks&);
 #endif
 
 }  // namespace slip

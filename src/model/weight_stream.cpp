@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <tuple>
 
@@ -25,6 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Pieces = std::vector<WeightPiece>;
 constexpr auto kReport = std::chrono::seconds(5);
+constexpr auto kLook = std::chrono::milliseconds(100);
 
 // In the order of the files, none larger than a buffer.
 Pieces cut(Pieces pieces, int64_t most) {
@@ -41,20 +43,30 @@ Pieces cut(Pieces pieces, int64_t most) {
   return out;
 }
 
-// What the readers share. A reader takes the next piece until there is none or another has failed.
+// What the readers share. A reader takes the next piece until there is none or another has failed, and says
+// of each when it is in place.
 class Work {
  public:
   Work(const WeightFolder& folder, const Pieces& pieces, int readers)
-      : folder_(folder), pieces_(pieces), running_(readers) {}
+      : folder_(folder), pieces_(pieces), in_place_(pieces.size(), false), running_(readers) {}
 
-  const WeightPiece* next() {
+  std::optional<size_t> next() {
     const size_t i = next_++;
-    return failed_ || i >= pieces_.size() ? nullptr : &pieces_[i];
+    if (failed_ || i >= pieces_.size()) return std::nullopt;
+    return i;
   }
-  void read(const WeightPiece& p, void* to) {
+  void read(size_t piece, void* to) {
+    const WeightPiece& p = pieces_[piece];
     folder_.read_bytes(*p.tensor, p.offset, p.bytes, to);
     done_ += p.bytes;
   }
+  void in_place(size_t piece) {
+    const std::lock_guard lock(mutex_);
+    in_place_[piece] = true;
+    changed_.notify_one();
+  }
+  const WeightPiece& piece(size_t i) const { return pieces_[i]; }
+  void fail() { failed_ = true; }
   // Runs in a thread of its own.
   template <class F> void run(F&& reader) {
     std::exception_ptr error;
@@ -67,12 +79,30 @@ class Work {
     const std::lock_guard lock(mutex_);
     if (error && !error_) error_ = error;
     --running_;
-    ended_.notify_one();
+    changed_.notify_one();
   }
-  // Until all readers have ended.
-  void wait(int64_t total) {
-    std::unique_lock lock(mutex_);
-    while (!ended_.wait_for(lock, kReport, [&] { return running_ == 0; })) {
+  // Until all readers have ended; meanwhile hands on, in order, what is in place.
+  void wait(int64_t total, const LoadHooks& hooks) {
+    Clock::time_point said = Clock::now();
+    size_t passed = hooks.spread != nullptr ? 0 : pieces_.size();
+    const auto ready = [&] { return passed < pieces_.size() && in_place_[passed]; };
+    for (int64_t seen = 0;;) {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, kLook, [&] { return running_ == 0 || ready(); });
+      const bool over = running_ == 0 && !ready(), pass = ready();
+      lock.unlock();
+      if (pass) {
+        hooks.spread->pass(pieces_[passed].to, pieces_[passed].bytes);
+        ++passed;
+      }
+      if (hooks.progress && done_ != seen && (over || Clock::now() - looked_ >= kLook)) {
+        looked_ = Clock::now();
+        seen = done_;
+        hooks.progress();
+      }
+      if (over) return;
+      if (Clock::now() - said < kReport) continue;
+      said = Clock::now();
       log_info(fmt::format("{}: {:.1f} of {:.1f} GB read", folder_.folder(),
                            static_cast<double>(done_) * 1e-9, static_cast<double>(total) * 1e-9));
     }
@@ -87,14 +117,19 @@ class Work {
   std::atomic<size_t> next_ = 0;
   std::atomic<int64_t> done_ = 0;
   std::atomic<bool> failed_ = false;
-  std::mutex mutex_;
-  std::condition_variable ended_;
+  Clock::time_point looked_{};
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::vector<bool> in_place_;
   int running_;
   std::exception_ptr error_;
 };
 
 void read_in_place(Work& work) {
-  while (const WeightPiece* p = work.next()) work.read(*p, p->to);
+  while (const std::optional<size_t> i = work.next()) {
+    work.read(*i, work.piece(*i).to);
+    work.in_place(*i);
+  }
 }
 
 #if SLIP_HAVE_CUDA
@@ -103,52 +138,87 @@ void read_to_device(Work& work, int device, int64_t buffer_bytes) {
   const Stream stream = make_stream();
   const Buffer buffers[2] = {Buffer(Place::pinned, buffer_bytes), Buffer(Place::pinned, buffer_bytes)};
   const Event copied[2] = {make_event(), make_event()};
-  for (int turn = 0; const WeightPiece* p = work.next(); turn ^= 1) {
-    check(cudaEventSynchronize(copied[turn].get()));  // the piece before the last: at once when there is none
-    work.read(*p, buffers[turn].data());
-    check(cudaMemcpyAsync(p->to, buffers[turn].data(), static_cast<size_t>(p->bytes), cudaMemcpyHostToDevice,
+  std::optional<size_t> under_way[2];
+  const auto settle = [&](int turn) {
+    if (!under_way[turn]) return;
+    check(cudaEventSynchronize(copied[turn].get()));
+    work.in_place(*under_way[turn]);
+    under_way[turn].reset();
+  };
+  int turn = 0;
+  for (; const std::optional<size_t> i = work.next(); turn ^= 1) {
+    const WeightPiece& p = work.piece(*i);
+    settle(turn);  // the piece before the last
+    work.read(*i, buffers[turn].data());
+    check(cudaMemcpyAsync(p.to, buffers[turn].data(), static_cast<size_t>(p.bytes), cudaMemcpyHostToDevice,
                           stream.get()));
     check(cudaEventRecord(copied[turn].get(), stream.get()));
+    under_way[turn] = i;
   }
-  check(cudaStreamSynchronize(stream.get()));
+  settle(turn);
+  settle(turn ^ 1);
 }
 #endif
+
+// The bytes come from the rank that reads.
+void receive(const Pieces& pieces, const LoadHooks& hooks) {
+  Clock::time_point looked{};
+  for (const WeightPiece& p : pieces) {
+    hooks.spread->pass(p.to, p.bytes);
+    if (!hooks.progress || Clock::now() - looked < kLook) continue;
+    looked = Clock::now();
+    hooks.progress();
+  }
+}
 
 }  // namespace
 
 void stream_weights(const WeightFolder& folder, std::vector<WeightPiece> pieces, const Queue& queue,
-                    const StreamLimits& limits) {
+                    const LoadHooks& hooks, const StreamLimits& limits) {
   const Pieces cut_pieces = cut(std::move(pieces), limits.piece_bytes);
   if (cut_pieces.empty()) return;
   int64_t total = 0, largest = 0;
   for (const WeightPiece& p : cut_pieces) total += p.bytes, largest = std::max(largest, p.bytes);
-  // As many readers as have a few pieces each.
-  const int readers =
-      static_cast<int>(std::clamp<int64_t>(total / (2 * limits.piece_bytes), 1, std::max(1, limits.readers)));
-  Work work(folder, cut_pieces, readers);
   synchronize(queue);  // what is queued may still write or zero the places
-#if SLIP_HAVE_CUDA
-  int device = 0;
-  if (!queue.on_cpu()) check(cudaGetDevice(&device));
-#endif
   const Clock::time_point start = Clock::now();
-  std::vector<std::thread> threads;
-  for (int i = 0; i < readers; ++i) {
-    threads.emplace_back([&] {
-      work.run([&] {
+  const bool reads = hooks.spread == nullptr || hooks.spread->reads;
+  if (reads) {
+    // As many readers as have a few pieces each.
+    const int readers = static_cast<int>(
+        std::clamp<int64_t>(total / (2 * limits.piece_bytes), 1, std::max(1, limits.readers)));
+    Work work(folder, cut_pieces, readers);
 #if SLIP_HAVE_CUDA
-        if (!queue.on_cpu()) return read_to_device(work, device, largest);
+    int device = 0;
+    if (!queue.on_cpu()) check(cudaGetDevice(&device));
 #endif
-        read_in_place(work);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < readers; ++i) {
+      threads.emplace_back([&] {
+        work.run([&] {
+#if SLIP_HAVE_CUDA
+          if (!queue.on_cpu()) return read_to_device(work, device, largest);
+#endif
+          read_in_place(work);
+        });
       });
-    });
+    }
+    std::exception_ptr stopped;
+    try {
+      work.wait(total, hooks);
+    } catch (...) {  // a rank is gone: the threads end with their pieces
+      work.fail();
+      stopped = std::current_exception();
+    }
+    for (std::thread& t : threads) t.join();
+    if (stopped) std::rethrow_exception(stopped);
+    work.rethrow();
+    folder.check_sizes();
+  } else {
+    receive(cut_pieces, hooks);
   }
-  work.wait(total);
-  for (std::thread& t : threads) t.join();
-  work.rethrow();
-  folder.check_sizes();
+  if (hooks.spread != nullptr) hooks.spread->finish();
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  if (seconds >= 1) {
+  if (seconds >= 1 && reads) {
     const double gb = static_cast<double>(total) * 1e-9;
     log_info(fmt::format("{}: {:.1f} GB read in {:.1f} s, {:.2f} GB/s", folder.folder(), gb, seconds,
                          gb / seconds));

@@ -32,6 +32,8 @@ template <class T> void WeightReader<T>::place(const TensorInfo& info, int64_t f
     pieces_.push_back({&info, first * size, count * size, to});
     return;
   }
+  if (hooks_.spread != nullptr) placed_.push_back({&info, first * size, count * size, to});
+  if (hooks_.spread != nullptr && !hooks_.spread->reads) return;
   if (converted_ != &info) {
     synchronize(queue_);  // copies may still read what was converted before
     host_.resize(static_cast<size_t>(info.count()));
@@ -41,6 +43,7 @@ template <class T> void WeightReader<T>::place(const TensorInfo& info, int64_t f
       folder_.read_float(info, host_.data());
     }
     converted_ = &info;
+    if (hooks_.progress) hooks_.progress();
   }
   copy_to_device(to, host_.data() + first, count * size, queue_);
 }
@@ -72,9 +75,15 @@ void WeightReader<T>::read_halves(const std::string& name, int64_t rows, View2<T
 
 template <class T> void WeightReader<T>::finish() {
   if (dry_) return;
-  stream_weights(folder_, std::move(pieces_), queue_);
+  stream_weights(folder_, std::move(pieces_), queue_, hooks_);
   pieces_.clear();
   synchronize(queue_);
+  for (const WeightPiece& p : placed_) {
+    hooks_.spread->pass(p.to, p.bytes);
+    if (hooks_.progress) hooks_.progress();
+  }
+  if (!placed_.empty()) hooks_.spread->finish();
+  placed_.clear();
 }
 template class WeightReader<float>;
 #if SLIP_HAVE_CUDA
@@ -103,16 +112,16 @@ ParameterLayout parameter_layout(const DrafterModel& m) {
   place("fc.weight");
   place("hidden_norm.weight");
   place("norm.weight");
+  for (int64_t l = 0; l < m.layers; ++l) layer(l, "self_attn.k_norm.weight");
   for (int64_t l = 0; l < m.layers; ++l) {
     layer(l, "self_attn.k_proj.weight");
     layer(l, "self_attn.v_proj.weight");
   }
   for (int64_t l = 0; l < m.layers; ++l) {
     layer(l, "input_layernorm.weight");
+    layer(l, "self_attn.q_norm.weight");
     layer(l, "self_attn.q_proj.weight");
     layer(l, "self_attn.o_proj.weight");
-    layer(l, "self_attn.q_norm.weight");
-    layer(l, "self_attn.k_norm.weight");
     layer(l, "post_attention_layernorm.weight");
     layer(l, "mlp.gate_proj.weight");
     layer(l, "mlp.up_proj.weight");

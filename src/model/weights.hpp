@@ -22,9 +22,9 @@ std::string layer_prefix(const WeightFolder&);
 // noted, and streamed by `finish`; the rest goes through a host buffer at once.
 template <class T> class WeightReader {
  public:
-  // dry: nothing is copied, for an arena that only measures.
-  WeightReader(const WeightFolder& folder, const Queue& queue, bool dry)
-      : folder_(folder), queue_(queue), dry_(dry) {}
+  // dry: nothing is copied, for an arena that only measures. `hooks` outlive it.
+  WeightReader(const WeightFolder& folder, const Queue& queue, bool dry, const LoadHooks& hooks = {})
+      : folder_(folder), queue_(queue), dry_(dry), hooks_(hooks) {}
   void read(const std::string& name, View2<T> to);  // contiguous, as many elements as the tensor has
   // A matrix whose rows are, head by head, `rows` rows for `first` and then as many for `second`.
   void read_halves(const std::string& name, int64_t rows, View2<T> first, View2<T> second);
@@ -37,13 +37,17 @@ template <class T> class WeightReader {
   const WeightFolder& folder_;
   const Queue& queue_;
   bool dry_;
+  LoadHooks hooks_;
   std::vector<WeightPiece> pieces_;
+  std::vector<WeightPiece> placed_;        // converted already: only to be passed on
   std::vector<T> host_;                    // of the tensor that was converted last
   const TensorInfo* converted_ = nullptr;  // that tensor
 };
 
 // Where each published tensor lies in the flat buffers of weights, gradients, masters and moments. Keys and
 // values of all layers lie together, so that the context's projections are one product; gate and up likewise.
+// The backward pass completes gradients from the end of the buffer to its begin (drafter.hpp,
+// gradient_parts).
 struct ParameterLayout {
   struct Entry {
     std::string name;  // published name

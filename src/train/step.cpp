@@ -81,7 +81,7 @@ bool join_row(Drafter<T>& d, PassBuffers<T>& p, const Bf16* features, int64_t sl
 template <class T>
 StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const RowBlocks& in,
                     View2<const T> embed, View2<const T> head, const LossRule& rule, RowMode mode,
-                    const Queue& queue, std::vector<T>* hidden_out, const OnLayer& on_layer) {
+                    const Queue& queue, std::vector<T>* hidden_out, const OnReady& on_ready) {
   StepSums sums;
   const int64_t tokens = in.context();
   const bool train = mode == RowMode::train;
@@ -118,7 +118,7 @@ StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const
                    queue);
     }
     const bool last = first + count == in.count();
-    if (train) blocks_backward(d, blocks, tokens, queue, last ? on_layer : OnLayer());
+    if (train) blocks_backward(d, blocks, tokens, queue, last ? on_ready : OnReady());
     synchronize(queue);  // the host vectors of this pass are free again
     add_blocks(sums, in.block,
                std::span(in.valid).subspan(static_cast<size_t>(first * in.block), static_cast<size_t>(rows)),
@@ -127,7 +127,7 @@ StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const
                    ? std::span<const int32_t>()
                    : std::span(in.source).subspan(static_cast<size_t>(first), static_cast<size_t>(count)));
   }
-  if (train) context_backward(d, tokens, position, queue);
+  if (train) context_backward(d, tokens, position, queue, on_ready);
   return sums;
 }
 
@@ -135,9 +135,9 @@ template <class T>
 std::optional<StepSums> run_row(Drafter<T>& d, PassBuffers<T>& p, const Bf16* features, int64_t slot_tokens,
                                 const int* position, const RowBlocks& in, View2<const T> embed,
                                 View2<const T> head, const LossRule& rule, RowMode mode, const Queue& queue,
-                                const OnLayer& on_layer) {
+                                const OnReady& on_ready) {
   if (!join_row(d, p, features, slot_tokens, in.context(), queue)) return std::nullopt;
-  return run_blocks<T>(d, p, position, in, embed, head, rule, mode, queue, nullptr, on_layer);
+  return run_blocks<T>(d, p, position, in, embed, head, rule, mode, queue, nullptr, on_ready);
 }
 
 #define SLIP_INSTANTIATE(T)                                                                                \
@@ -146,10 +146,10 @@ std::optional<StepSums> run_row(Drafter<T>& d, PassBuffers<T>& p, const Bf16* fe
   template PassBuffers<T> make_pass_buffers(const DrafterModel&, const DrafterLimits&, Arena&);            \
   template std::optional<StepSums> run_row(Drafter<T>&, PassBuffers<T>&, const Bf16*, int64_t, const int*, \
                                            const RowBlocks&, View2<const T>, View2<const T>,               \
-                                           const LossRule&, RowMode, const Queue&, const OnLayer&);        \
+                                           const LossRule&, RowMode, const Queue&, const OnReady&);        \
   template StepSums run_blocks(Drafter<T>&, PassBuffers<T>&, const int*, const RowBlocks&, View2<const T>, \
                                View2<const T>, const LossRule&, RowMode, const Queue&, std::vector<T>*,    \
-                               const OnLayer&);
+                               const OnReady&);
 SLIP_INSTANTIATE(float)
 SLIP_INSTANTIATE(double)
 #if SLIP_HAVE_CUDA

@@ -37,18 +37,18 @@ Blocks upload_blocks(PassBuffers<T>&, const RowBlocks&, int64_t first, int64_t c
 enum class RowMode { train, evaluate };
 
 // `features`: tap-major bf16 [K][slot_tokens][H] where the queue's memory is. Returns nullopt, and leaves the
-// gradients alone, when a feature that would be read is NaN or infinite. on_layer: drafter.hpp; called in the
-// last pass.
+// gradients alone, when a feature that would be read is NaN or infinite. on_ready: drafter.hpp; called in the
+// last pass and for the context.
 template <class T>
 std::optional<StepSums> run_row(Drafter<T>&, PassBuffers<T>&, const Bf16* features, int64_t slot_tokens,
                                 const int* position, const RowBlocks&, View2<const T> embed,
                                 View2<const T> head, const LossRule&, RowMode, const Queue&,
-                                const OnLayer& on_layer = {});
+                                const OnReady& on_ready = {});
 // The same once drafter.context.x is filled. `hidden_out`, when given, receives blocks.hidden of every pass
 // (host).
 template <class T>
 StepSums run_blocks(Drafter<T>&, PassBuffers<T>&, const int* position, const RowBlocks&, View2<const T> embed,
                     View2<const T> head, const LossRule&, RowMode, const Queue&,
-                    std::vector<T>* hidden_out = nullptr, const OnLayer& on_layer = {});
+                    std::vector<T>* hidden_out = nullptr, const OnReady& on_ready = {});
 
 }  // namespace slip

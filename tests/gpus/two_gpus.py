@@ -17,16 +17,20 @@ import statistics
 import subprocess
 import sys
 import time
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "1",
                "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 
 
+GRADIENT_BYTES = 4 * 1048626176  # of the drafter of configs/qwen3-8b-drafter.json, fp32
+
+
 class Machine:
     def __init__(self, o):
         self.dry, self.out, self.program = o.dry, pathlib.Path(o.out).resolve(), str(pathlib.Path(o.build).resolve() / "slipstream")
-        self.work = pathlib.Path(o.work)
+        self.work, self.set = pathlib.Path(o.work), [w for pair in o.set for w in ("--set", pair)]
         self.device = "cpu" if o.dry else "cuda"
         self.work.mkdir(parents=True, exist_ok=True)
         self.out.mkdir(parents=True, exist_ok=True)
@@ -54,24 +58,40 @@ class Machine:
                            check=True, capture_output=True)
         return path
 
-    def train(self, ranks, name, config, *options, first_step=False, **settings):
-        """Runs and returns what metrics.jsonl says; with `first_step` also the seconds until its first line."""
-        log = self.work / name
-        shutil.rmtree(log, ignore_errors=True)
-        sets = [w for k, v in {"log.dir": log, **{k.replace("__", "."): v for k, v in settings.items()}}.items() for w in ("--set", f"{k}={v}")]
-        began, first = time.monotonic(), None
-        with open(self.out / f"{name}.log", "w") as f:
-            job = subprocess.Popen(self.command(ranks, "train", "--config", config, "--device", self.device, *options, *sets), cwd=ROOT, stdout=f, stderr=f,
-                                   env={**os.environ, **ENVIRONMENT})
-            while job.poll() is None:
-                if first is None and (log / "metrics.jsonl").exists() and (log / "metrics.jsonl").stat().st_size > 0:
-                    first = time.monotonic() - began
+    def train(self, ranks, name, config, *options, **settings):
+        """Runs and returns what metrics.jsonl says, and the seconds until its first line."""
+        return self.trains([(ranks, name, None)], config, *options, **settings)[0]
+
+    def trains(self, runs, config, *options, **settings):
+        """Several runs side by side: (ranks, name, the GPU that it sees, or None: all)."""
+        jobs, began = [], time.monotonic()
+        for ranks, name, gpu in runs:
+            log = self.work / name
+            shutil.rmtree(log, ignore_errors=True)
+            sets = [w for k, v in {"log.dir": log, **{k.replace("__", "."): v for k, v in settings.items()}}.items() for w in ("--set", f"{k}={v}")]
+            sets = [*self.set, *sets]
+            see = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}
+            with open(self.out / f"{name}.log", "w") as f:
+                jobs.append((name, log, subprocess.Popen(self.command(ranks, "train", "--config", config, "--device", self.device, *options, *sets), cwd=ROOT,
+                                                         stdout=f, stderr=f, env={**os.environ, **ENVIRONMENT, **see})))
+        first = {}
+        while any(job.poll() is None for _, _, job in jobs):
+            for name, log, job in jobs:
+                if name not in first and (log / "metrics.jsonl").exists() and (log / "metrics.jsonl").stat().st_size > 0:
+                    first[name] = time.monotonic() - began
                 if time.monotonic() - began > 200:
                     job.kill()
-                time.sleep(0.05)
-        if job.returncode != 0:
-            raise RuntimeError(f"{name}: exit code {job.returncode}\n" + (self.out / f"{name}.log").read_text()[-3000:])
-        return Result([json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()], first, json.loads((log / "plan.json").read_text()))
+            time.sleep(0.05)
+        for name, _, job in jobs:
+            if job.returncode != 0:
+                raise RuntimeError(f"{name}: exit code {job.returncode}\n" + (self.out / f"{name}.log").read_text()[-3000:])
+        return [Result([json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()], first.get(name), json.loads((log / "plan.json").read_text()))
+                for name, log, _ in jobs]
+
+    def sum_alone_s(self):
+        """The sum of the gradients with nothing beside it, from the rate of `bench wire`'s largest sum."""
+        rows = [json.loads(line) for line in self.run(2, "bench", "wire", "--device", self.device).stdout.splitlines()]
+        return GRADIENT_BYTES / max(r["gb_s"] for r in rows if r["op"] == "allreduce") / 1e9
 
     def big(self, shape, documents=32):
         """Options of a run of that shape with made-up weights; dry: the tiny one."""
@@ -96,6 +116,10 @@ class Result:
         return {"steps": len(steady), "tokens_per_s": sum(m["tokens"] for m in steady) / seconds, "step_s": statistics.median(m["seconds"] for m in steady),
                 "drafters_wait": sum(m["wait_features_s"] for m in steady) / seconds,
                 "targets_wait": statistics.mean(m["target_wait_share"] for m in steady),
+                "rows_ready": statistics.mean(m["rows_ready"] for m in steady),
+                "taps_early_share": statistics.mean(m["taps_early_share"] for m in steady),
+                "taps_late_share": None if any(m["taps_late_s"] is None for m in steady) else sum(m["taps_late_s"] for m in steady) / seconds,
+                "reduce_s": statistics.median(m["reduce_s"] for m in steady), "reduce_exposed_s": statistics.median(m["reduce_exposed_s"] for m in steady),
                 "dump_wait_s": sum(m.get("dump_wait_s", 0) for m in steady),
                 "first_step_s": self.first_step_s, "rank_gb": [round(r["memory_bytes"] / 1e9, 2) for r in self.plan["rank"]],
                 "expected_busy": self.plan["expected_busy"]}
@@ -111,8 +135,9 @@ def doctor(m):
 
 
 def wire(m):
-    rows = [json.loads(line) for line in m.run(2, "bench", "wire", "--device", m.device).stdout.splitlines()]
-    return [{k: r[k] for k in ("op", "transport", "bytes", "median_ms", "gb_s", "bus_gb_s")} for r in rows]
+    rows = [json.loads(line) for blocks in (0, 1, 2, 4, 8, 16, 24)
+            for line in m.run(2, "bench", "wire", "--device", m.device, "--blocks", blocks).stdout.splitlines()]
+    return [{k: r[k] for k in ("op", "transport", "blocks", "bytes", "median_ms", "gb_s", "bus_gb_s")} for r in rows if r["blocks"] == 0 or r["bytes"] >= 1 << 24]
 
 
 def tiny(m):
@@ -127,19 +152,23 @@ def eight(m):
     config, options, settings = m.big("qwen3-8b")
     alone = m.train(1, "8b1", config, *options, **{**settings, "train__steps": 8})
     pair = m.train(2, "8b11", config, *options, **{**settings, "train__steps": 8 if m.dry else 40})
-    return {"in turn": alone.row(), "1+1": pair.row(), "largest loss difference": largest_difference(alone.losses()[:8], pair.losses()[:8])}
+    busy = alone.plan["expected_busy"]  # the shares of one rank's time by FLOPs: a pair is as fast as its slower side
+    return {"in turn": alone.row(), "1+1": pair.row(), "largest loss difference": largest_difference(alone.losses()[:8], pair.losses()[:8]),
+            "1+1 over in turn, planned": 1 / max(busy.values()), "measured": pair.row()["tokens_per_s"] / alone.row()["tokens_per_s"]}
 
 
 def dumping(m):
-    """The same 1+1 run while it dumps what the target computes."""
+    """1+1, without and with a dump of what the target computes."""
     config, options, settings = m.big("qwen3-8b")
+    settings["train__steps"] = 8
     folder = m.work / "dumped"
     shutil.rmtree(folder, ignore_errors=True)
-    pair = m.train(2, "8b11dump", config, *options, **{**settings, "train__steps": 8, "dump__dir": folder})
+    bare = m.train(2, "8b11bare", config, *options, **settings).row(skip=2)
+    dumped = m.train(2, "8b11dump", config, *options, **{**settings, "dump__dir": folder}).row(skip=2)
     verified = m.run(1, "inspect", "--verify", folder)
     total = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     shutil.rmtree(folder)
-    return {"1+1 dumping": pair.row(skip=2), "bytes": total, "verified": verified.returncode == 0}
+    return {"1+1": {"bare": bare, "dumping": dumped, "lost": 1 - dumped["tokens_per_s"] / bare["tokens_per_s"], "bytes": total, "verified": verified.returncode == 0}}
 
 
 def dumping_in_turn(m):
@@ -175,11 +204,106 @@ def offline(m):
         m.run(2, "dump", "--config", config, "--device", m.device, *options, *[w for k, v in sets.items() for w in ("--set", f"{k}={v}")])
     settings.update(data__tokens="", data__features=folder)
     one = m.train(1, "off1", config, *options, **{**settings, "train__rows_per_step": 2})
-    half = m.train(1, "off1half", config, *options, **{**settings, "train__rows_per_step": 1})
+    # What each of two drafters does but for the sum, on both GPUs at once: as hot and as many readers of the disk.
+    half = m.trains([(1, "off1a", 0), (1, "off1b", 1)], config, *options, **{**settings, "train__rows_per_step": 1})
     two, again = (m.train(2, name, config, *options, **{**settings, "train__rows_per_step": 2}) for name in ("off2", "off2b"))
-    step, bare = two.row()["step_s"], half.row()["step_s"]  # a drafter of two has one row and the sum; alone one row and none
-    return {"one drafter, 2 rows": one.row(), "one drafter, 1 row": half.row(), "two drafters, 2 rows": two.row(), "bit_equal_twice": two.losses() == again.losses(),
-            "largest loss difference": largest_difference(two.losses(), one.losses()), "exposed_s": step - bare, "gradient_bytes": None if m.dry else 4 * 1048626176}
+    # Two that meet at the end of each step take the slower one's time.
+    bare, row = statistics.median(max(a["seconds"], b["seconds"]) for a, b in list(zip(half[0].metrics, half[1].metrics))[4:]), two.row()
+    alone = m.sum_alone_s()
+    exposed = row["step_s"] - bare
+    return {"one drafter, 2 rows": one.row(), "one drafter, 1 row": [h.row() for h in half], "two drafters, 2 rows": row,
+            "bit_equal_twice": two.losses() == again.losses(), "largest loss difference": largest_difference(two.losses(), one.losses()),
+            "gradient_bytes": None if m.dry else GRADIENT_BYTES, "sum alone_s": alone, "step of two without a sum_s": bare, "step longer by_s": exposed, "hidden by steps": 1 - exposed / alone,
+            "hidden by events": 1 - row["reduce_exposed_s"] / alone}
+
+
+def weights(m):
+    """A sharded checkpoint for two target ranks of one node: read once; `dump` gives the same bits as one rank that reads alone."""
+    if m.dry:
+        model, drafter = ROOT / "data/tiny/target", ROOT / "configs/tiny-drafter.json"
+        tokens = ROOT / "data/tiny/heldout.h5"
+    else:
+        model, drafter = checkpoint(m, layers=18), m.work / "drafter-18.json"
+        tokens = m.shard("weights", 151936, 151669, 4, 4096)
+    config = m.work / "weights.ini"
+    config.write_text(f"[target]\npath = {model}\n[drafter]\nconfig = {drafter}\n[data]\ntokens = {tokens}\nrow_tokens = 4096\n")
+    result = {"checkpoint_bytes": sum(f.stat().st_size for f in model.glob("*.safetensors"))}
+    for ranks in (1, 2):
+        folder = m.work / f"weights{ranks}"
+        shutil.rmtree(folder, ignore_errors=True)
+        if not m.dry:
+            subprocess.run("sync; echo 3 > /proc/sys/vm/drop_caches", shell=True, stderr=subprocess.DEVNULL)
+        job = subprocess.Popen(m.command(ranks, "dump", "--config", config, "--device", m.device, "--set", f"dump.dir={folder}"), cwd=ROOT,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **ENVIRONMENT})
+        read = {}
+        while job.poll() is None:
+            for pid in os.listdir("/proc"):  # what each rank has asked of its files so far
+                try:
+                    if os.readlink(f"/proc/{pid}/exe") == m.program:
+                        read[pid] = int(re.search(r"rchar: (\d+)", pathlib.Path(f"/proc/{pid}/io").read_text())[1])
+                except (OSError, TypeError):
+                    pass
+            time.sleep(0.02)
+        said = job.stdout.read()
+        if job.returncode != 0:
+            raise RuntimeError(said[-3000:])
+        result[f"{ranks} ranks"] = {"bytes_read": sorted(read.values()), "said": re.findall(r"(\S+ GB read in .*|\d+ bytes of weights received .*)", said)}
+    difference = json.loads(m.run(1, "inspect", m.work / "weights1", "--diff", m.work / "weights2", "--json", "--documents", "-1").stdout)
+    result["tokens_compared"] = difference["tokens_compared"]
+    result["values that are equal"] = [t["equal_share"] for t in difference["taps"]]
+    return result
+
+
+def checkpoint(m, layers):
+    """A folder with the first layers of Qwen3-8B, made-up numbers in files of about 2 GB, and a drafter that taps no layer after them."""
+    import numpy
+
+    folder = m.work / "checkpoint"
+    source = json.loads((ROOT / "configs/models/qwen3-8b/config.json").read_text())
+    drafter = json.loads((ROOT / "configs/qwen3-8b-drafter.json").read_text())
+    drafter["dflash_config"]["target_layer_ids"] = [1, 5, 9, 13, layers - 1]
+    (m.work / "drafter-18.json").write_text(json.dumps(drafter))
+    if (folder / "model.safetensors.index.json").exists():
+        return folder
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(source))
+    h, inner, kv, q = source["hidden_size"], source["intermediate_size"], 8 * 128, 32 * 128
+    tensors = [("model.embed_tokens.weight", [source["vocab_size"], h])]
+    for layer in range(layers):
+        shapes = {"input_layernorm": [h], "post_attention_layernorm": [h], "self_attn.q_proj": [q, h], "self_attn.k_proj": [kv, h], "self_attn.v_proj": [kv, h],
+                  "self_attn.o_proj": [h, q], "self_attn.q_norm": [128], "self_attn.k_norm": [128], "mlp.gate_proj": [inner, h], "mlp.up_proj": [inner, h],
+                  "mlp.down_proj": [h, inner]}
+        tensors += [(f"model.layers.{layer}.{name}.weight", shape) for name, shape in shapes.items()]
+    noise = (numpy.random.default_rng(1).standard_normal(1 << 24, dtype=numpy.float32) * numpy.float32(0.02)).view(numpy.uint32) >> 16
+    noise = noise.astype(numpy.uint16)
+    index, shard, size, number = {}, [], 0, 0
+    for i, (name, shape) in enumerate(tensors):
+        shard.append((name, shape))
+        size += 2 * int(numpy.prod(shape))
+        if size < 2 << 30 and i + 1 < len(tensors):
+            continue
+        file, header, at = f"model-{number:05}.safetensors", {}, 0
+        for n, sh in shard:
+            header[n] = {"dtype": "BF16", "shape": sh, "data_offsets": [at, at + 2 * int(numpy.prod(sh))]}
+            at, index[n] = header[n]["data_offsets"][1], file
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with open(folder / file, "wb") as f:
+            f.write(len(text).to_bytes(8, "little") + text)
+            for n, sh in shard:
+                left = int(numpy.prod(sh))
+                if len(sh) == 1:
+                    f.write(numpy.full(left, 0x3F80, numpy.uint16).tobytes())
+                    continue
+                start = zlib.crc32(n.encode()) % 4096
+                while left > 0:
+                    part = noise[start:start + left]
+                    f.write(part.data)
+                    left -= len(part)
+                    start = 0
+        shard, size, number = [], 0, number + 1
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    return folder
 
 
 def faults(m):
@@ -220,7 +344,7 @@ def refusals(m):
     return {"exit_code": done.returncode, "said": [line for line in done.stderr.splitlines() if "error" in line or "--share-gpu" in line][:2]}
 
 
-PARTS = {f.__name__: f for f in (doctor, wire, tiny, eight, offline, faults, refusals, dumping, dumping_in_turn, twentyseven)}
+PARTS = {f.__name__: f for f in (doctor, wire, tiny, eight, offline, weights, faults, refusals, dumping, dumping_in_turn, twentyseven)}
 
 
 def main():
@@ -229,6 +353,7 @@ def main():
     p.add_argument("--out", required=True)
     p.add_argument("--work", default="/tmp/two-gpus", help="scratch: shards, features, run directories")
     p.add_argument("--dry", action="store_true")
+    p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for every training run that does not set it itself")
     p.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART", help=", ".join(PARTS))
     o = p.parse_args()
     m, failed = Machine(o), 0
@@ -248,4 +373,5 @@ def main():
     return 1 if failed else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -131,6 +132,9 @@ class SameResult(Training):
                 self.train(name, ranks=targets + drafters, roles_targets=targets, roles_drafters=drafters, **held_out)
                 plan = json.loads((self.folder / name / "plan.json").read_text())
                 self.assertEqual(sum(r["role"] == "target" for r in plan["rank"]), targets)
+                logs = [(self.folder / name / f"log/rank-{r:04}.log").read_text() for r in range(targets + drafters)]
+                received = [re.findall(r"bytes of weights received from rank (\d+)", text) for text in logs]  # the first of each role reads
+                self.assertEqual(received, [[] if r in (0, drafters) else ["0" if r < drafters else str(drafters)] for r in range(targets + drafters)])
                 self.assert_same_rows(self.metrics(name), one)
                 again = [json.loads(line) for line in (self.folder / name / "eval.jsonl").read_text().splitlines()]
                 for e, w in zip(again, evaluations, strict=True):

@@ -1,6 +1,8 @@
 #include "model/weight_stream.hpp"
 
+#include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "io/files.hpp"
@@ -53,13 +55,89 @@ TEST_F(WeightStream, EveryByteInItsPlace) {
       pieces.push_back({info, half, whole - half, to + half});
       if (half > 0) pieces.push_back({info, 0, half, to});
     }
-    stream_weights(folder, pieces, queue_, limits);
+    stream_weights(folder, pieces, queue_, {}, limits);
     size_t i = 0;
     for (size_t t : {3, 1, 0, 2}) EXPECT_EQ(arrays[i++].elements(), values_[t]) << "t" << t;
   }
 }
 
 TEST_F(WeightStream, NothingToRead) { stream_weights(WeightFolder(folder_.path()), {}, queue_); }
+
+// A file with a hole of 2 GB: bytes come, and say so, for as long as it takes.
+TEST_F(WeightStream, ProgressWhileBytesCome) {
+  constexpr int64_t kBytes = int64_t{2} << 30, kPiece = 8 << 20;
+  const std::string header = R"({"t":{"dtype":"U8","shape":[2147483648],"data_offsets":[0,2147483648]}})";
+  const TempFolder folder;
+  const uint64_t length = header.size();
+  write_file(folder / "model.safetensors",
+             std::string(reinterpret_cast<const char*>(&length), sizeof length) + header);
+  std::filesystem::resize_file(folder / "model.safetensors", sizeof length + length + kBytes);
+  const WeightFolder weights(folder.path());
+  const DeviceArray<float> to(queue_, 1, kPiece / 4);
+  std::vector<WeightPiece> pieces;
+  for (int64_t at = 0; at < kBytes; at += kPiece)
+    pieces.push_back({weights.find("t"), at, kPiece, to.data()});
+  int calls = 0;
+  double longest = 0;
+  auto last = std::chrono::steady_clock::now();
+  const auto start = last;
+  const auto seconds = [](auto from, auto until) {
+    return std::chrono::duration<double>(until - from).count();
+  };
+  LoadHooks hooks;
+  hooks.progress = [&] {
+    const auto now = std::chrono::steady_clock::now();
+    longest = std::max(longest, seconds(last, now));
+    last = now;
+    ++calls;
+  };
+  stream_weights(weights, pieces, queue_, hooks, {kPiece, 1});
+  const double took = seconds(start, std::chrono::steady_clock::now());
+  EXPECT_GE(calls, 1 + static_cast<int>(took / 2));
+  EXPECT_LT(longest, 1.5);
+  hooks.progress = [&] {
+    if (++calls > 0) fail("enough");
+  };
+  EXPECT_THROW(stream_weights(weights, pieces, queue_, hooks, {kPiece, 4}), Error);
+}
+
+// One rank reads and passes on, another takes what comes: here one after the other, by a list of copies.
+TEST_F(WeightStream, WhatIsReadIsPassedOnInOrder) {
+  const WeightFolder folder(folder_.path());
+  std::vector<std::vector<char>> wire;
+  const auto run = [&](bool reads, const auto& pass) {
+    std::vector<DeviceArray<float>> arrays;
+    std::vector<WeightPiece> pieces;
+    for (size_t t : {3, 1, 0, 2}) {
+      arrays.emplace_back(queue_, 1, kCounts[t]);
+      pieces.push_back({folder.find("t" + std::to_string(t)), 0, kCounts[t] * 4, arrays.back().data()});
+    }
+    int finished = 0;
+    WeightSpread spread{reads, pass, [&] { ++finished; }};
+    stream_weights(folder, pieces, queue_, {{}, &spread}, {256, 4});
+    EXPECT_EQ(finished, 1);
+    size_t i = 0;
+    for (size_t t : {3, 1, 0, 2}) EXPECT_EQ(arrays[i++].elements(), values_[t]) << "t" << t;
+  };
+  run(true, [&](void* data, int64_t bytes) {
+    wire.emplace_back(static_cast<size_t>(bytes));
+    copy_to_host(wire.back().data(), data, bytes, queue_);
+    synchronize(queue_);
+  });
+  for (const char* name : {"model-a.safetensors", "model-b.safetensors"}) {  // who receives does not read
+    const std::string path = folder_ / name, whole = read_file(path);
+    std::string spoilt = whole;
+    std::fill(spoilt.end() - 400, spoilt.end(), '\x7f');
+    write_file(path, spoilt);
+  }
+  size_t next = 0;
+  run(false, [&](void* data, int64_t bytes) {
+    ASSERT_EQ(static_cast<int64_t>(wire.at(next).size()), bytes);
+    copy_to_device(data, wire[next++].data(), bytes, queue_);
+    synchronize(queue_);
+  });
+  EXPECT_EQ(next, wire.size());
+}
 
 // The shard becomes shorter after its header was checked.
 TEST_F(WeightStream, AFileThatEndsEarlyIsNamed) {
@@ -69,7 +147,7 @@ TEST_F(WeightStream, AFileThatEndsEarlyIsNamed) {
   const DeviceArray<float> to(queue_, 1, kCounts[3]);
   expect_refused(
       [&] {
-        stream_weights(folder, {{folder.find("t3"), 0, kCounts[3] * 4, to.data()}}, queue_, {64, 4});
+        stream_weights(folder, {{folder.find("t3"), 0, kCounts[3] * 4, to.data()}}, queue_, {}, {64, 4});
       },
       kBadInput, {path, "600"});
 }

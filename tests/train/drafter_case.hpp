@@ -127,7 +127,7 @@ template <class T, Device device = Device::cpu> class DrafterRig {
 
   // What a row gives. Features that no block may read can be anything; those that are not given are NaN.
   Outcome run(const RowTokens& row, const RowBlocks& blocks, const Matrix& features,
-              RowMode mode = RowMode::train) {
+              RowMode mode = RowMode::train, const std::function<void(int64_t)>& on_ready = {}) {
     clear_grads();
     const View2<T> x = drafter.context.x;
     Matrix context(x.rows, x.cols, std::vector<double>(static_cast<size_t>(x.rows * x.cols), std::nan("")));
@@ -136,8 +136,8 @@ template <class T, Device device = Device::cpu> class DrafterRig {
     const Packed packed = row_.set(row.ids, row.lengths, queue_);
     Outcome out;
     std::vector<T> hidden;
-    out.sums =
-        run_blocks<T>(drafter, pass, packed.position, blocks, embed_, head_, rule, mode, queue_, &hidden);
+    out.sums = run_blocks<T>(drafter, pass, packed.position, blocks, embed_, head_, rule, mode, queue_,
+                             &hidden, on_ready);
     for (const T h : hidden) out.hidden.push_back(element_value(h));
     out.grads = grads();
     return out;

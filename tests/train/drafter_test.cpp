@@ -2,6 +2,7 @@
 // see each other or what comes after their anchor, packing changes nothing, and neither do chunks and passes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "support/kernel_test.hpp"
@@ -38,6 +39,35 @@ template <class B> class DrafterTest : public ::testing::Test {
   using Rig = DrafterRig<T, B::kDevice>;
 };
 TYPED_TEST_SUITE(DrafterTest, BackEnds, BackEndName);
+
+// What is said to be ready is what the row ends with, bit by bit, and the parts are the whole: another GPU
+// may have summed them meanwhile.
+TYPED_TEST(DrafterTest, GradientsThatAreReadyStayAsTheyAre) {
+  const DrafterModel m = small_model(MaskKind::mixed);
+  for (const int64_t blocks_per_pass : {64, 3}) {
+    typename TestFixture::Rig rig(m, 64, blocks_per_pass);
+    const RowTokens row = random_row(m, {30});
+    const Matrix features = random_features(m, 30);
+    const RowBlocks blocks = blocks_at(m, row, {{0, 1, 3, 4, 11, 17, 28}});
+    std::vector<int64_t> begins;
+    std::vector<double> early(static_cast<size_t>(rig.drafter.layout.count), std::nan(""));
+    const Outcome all = rig.run(row, blocks, features, RowMode::train, [&](int64_t begin) {
+      const int64_t end = begins.empty() ? rig.drafter.layout.count : begins.back();
+      const std::vector<double> now = rig.grads();
+      std::copy(now.begin() + begin, now.begin() + end, early.begin() + begin);
+      begins.push_back(begin);
+    });
+    const std::vector<int64_t> parts = gradient_parts(m, rig.drafter.layout);
+    for (const int64_t begin : parts) EXPECT_EQ(std::count(begins.begin(), begins.end(), begin), 1) << begin;
+    EXPECT_EQ(begins.size(), parts.size() + static_cast<size_t>(m.layers) - 1);
+    EXPECT_TRUE(std::is_sorted(parts.rbegin(), parts.rend()));
+    EXPECT_TRUE(std::is_sorted(begins.rbegin(), begins.rend()));
+    EXPECT_EQ(begins.back(), 0);
+    EXPECT_TRUE(same_bits(early, all.grads));
+    for (const ParameterLayout::Entry& e : rig.drafter.layout.entries)
+      EXPECT_TRUE(same_bits(part(early, e), part(all.grads, e))) << e.name;
+  }
+}
 
 // A block of a row with many equals the block alone, with the features that exist when it is drafted: those
 // of the tokens before its anchor.

@@ -1,0 +1,55 @@
+// 2 ranks or more: what rank 0 has is everywhere, on the CPU and where ranks share a GPU.
+#include "comm/node_broadcast.hpp"
+
+#include "comm/session.hpp"
+#include "device/buffer.hpp"
+#include "support/queue.hpp"
+
+namespace slip::testing {
+namespace {
+
+#if SLIP_TEST_GPU
+constexpr Device kDevice = Device::cuda;
+#else
+constexpr Device kDevice = Device::cpu;
+#endif
+
+// Differs from byte to byte, from piece to piece and from seed to seed.
+std::vector<char> pattern(int64_t bytes, int seed) {
+  std::vector<char> v(static_cast<size_t>(bytes));
+  for (size_t i = 0; i < v.size(); ++i)
+    v[i] = static_cast<char>(i * 31 + i / 251 + static_cast<size_t>(seed) * 7);
+  return v;
+}
+
+TEST(NodeBroadcast, EveryByteOfEveryPiece) {
+  const TestQueue queue = make_queue(kDevice);
+  NodeBroadcast broadcast(split_by_node(world(), 0, "node", soon()), false, 60, queue);
+  EXPECT_EQ(broadcast.root(), world().rank() == 0);
+  const std::vector<int64_t> sizes = {1, 4097, 3 << 20, 5, 1 << 20};
+  std::vector<Buffer> pieces;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    pieces.emplace_back(kDevice == Device::cpu ? Place::host : Place::device, sizes[i]);
+    const std::vector<char> first = pattern(sizes[i], broadcast.root() ? 1 + static_cast<int>(i) : 77);
+    copy_to_device(pieces[i].data(), first.data(), sizes[i], queue);
+    synchronize(queue);
+    broadcast.pass(pieces[i].data(), sizes[i]);
+  }
+  broadcast.finish();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    std::vector<char> got(static_cast<size_t>(sizes[i]));
+    copy_to_host(got.data(), pieces[i].data(), sizes[i], queue);
+    synchronize(queue);
+    EXPECT_TRUE(got == pattern(sizes[i], 1 + static_cast<int>(i))) << i;
+  }
+}
+
+TEST(NodeBroadcast, RanksOfOneKindOnOneHost) {
+  const int size = world().size(), me = world().rank();
+  const Comm kinds = split_by_node(world(), me == 0 ? 0 : 1, "kinds", soon());
+  EXPECT_EQ(kinds.size(), me == 0 ? 1 : size - 1);
+  EXPECT_FALSE(static_cast<bool>(split_by_node(world(), -1, "none", soon())));
+}
+
+}  // namespace
+}  // namespace slip::testing
