@@ -83,7 +83,7 @@ class Qwen3(Real):
         special = {t: len(self.ranks) + i for i, t in enumerate(qwen.ADDED)}
         other = tiktoken.Encoding("qwen", pat_str=qwen.SPLIT, mergeable_ranks=self.ranks, special_tokens=special)
         texts = ["日本語のテキスト e\u0301 123456 don't I'LL\r\n\r\n   x\t ", "👩‍👩‍👧 Zażółć gęślą jaźń; ١٢٣ नमस्ते", "a <think> b </tool_call>"]
-        for name in ("README.md", "data/prepare", "data/FORMAT.md", "launch/report.html"):
+        for name in ("README.md", *(f"data/preparing/{part}.py" for part in ("tokenizers", "lines", "shard", "options")), "data/FORMAT.md", "launch/report.html"):
             with open(os.path.join(ROOT, name), encoding="utf-8") as f:
                 texts.append(f.read())
         documents, attributes, _ = self.prepare([say(("user", t)) for t in texts], "--prompts", "--tokenizer", self.qwen3, "--mask-token", 151669)
