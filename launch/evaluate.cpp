@@ -6,6 +6,7 @@
 #include <array>
 
 #include "comm/collectives.hpp"
+#include "core/progress.hpp"
 
 namespace slip {
 namespace {
@@ -36,6 +37,7 @@ StepSums evaluate_rows(const RunOptions& o, const RunInputs& in, const Plan& pla
   StepSums sums;
   const std::vector<RowId> mine = share(plan, ranks, kEvalRow, static_cast<int64_t>(rows.eval_rows().size()));
   size_t asked = 0;
+  Progress progress("held-out documents", static_cast<double>(mine.size()), "rows of this rank");
   for (const RowId& id : mine) {
     while (asked < mine.size() && with.feed.try_request(mine[asked])) ++asked;
     const RowTokens tokens = rows.read(id);
@@ -52,6 +54,7 @@ StepSums evaluate_rows(const RunOptions& o, const RunInputs& in, const Plan& pla
     sums += *row_sums;
     sums.rows += 1;
     sums.tokens += static_cast<double>(tokens.ids.size());
+    progress.add(1);
   }
   return sums;
 }

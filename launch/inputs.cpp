@@ -64,7 +64,9 @@ void choose_start(const RunOptions& o, RunInputs& in) {
     }
   } else {
     const std::string problem = checkpoint_problem(o.resume, false);
-    if (!problem.empty()) fail_input(fmt::format("--resume {}: {}", o.resume, problem));
+    if (!problem.empty())
+      fail_input(
+          fmt::format("--resume {}: {}; it takes none, auto or a checkpoint's folder", o.resume, problem));
     in.checkpoint = o.resume;
   }
   TrainerState saved = load_trainer_state(*in.checkpoint);

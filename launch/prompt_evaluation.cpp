@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "comm/collectives.hpp"
-#include "core/log.hpp"
+#include "core/progress.hpp"
 #include "launch/responses.hpp"
 
 namespace slip {
@@ -49,17 +49,14 @@ std::vector<Response> ask_targets(const Ranks& ranks, const Plan& plan, const Pr
               "the drafter to decode with");
   }
   std::vector<Response> out;
-  Clock::time_point said = Clock::now();
+  Progress progress("decoding", static_cast<double>(prompts.list.size()), "prompts");
   for (size_t i = 0; i < prompts.list.size(); ++i) {
     ranks.at(step, "decode");
     std::vector<int64_t> words;
     if (first) {
       const int target = 1 + static_cast<int>(i % static_cast<size_t>(plan.targets));
       words = response_words(take_response(ranks.decoders, target, timeout_s, "to decode a prompt"));
-      if (seconds_since(said) > 5) {
-        log_info(fmt::format("decoding: {} of {} prompts", i + 1, prompts.list.size()));
-        said = Clock::now();
-      }
+      progress.at(static_cast<double>(i + 1));
     }
     if (ranks.drafter_count() > 1) spread(ranks.drafters, words, timeout_s, "a decoded prompt");
     out.push_back(response_from(words));

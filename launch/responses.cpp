@@ -6,7 +6,7 @@
 #include <exception>
 
 #include "comm/collectives.hpp"
-#include "core/log.hpp"
+#include "core/progress.hpp"
 
 namespace slip {
 namespace {
@@ -95,7 +95,7 @@ std::vector<Response> answer_together(const Comm* comm, const Prompts& prompts, 
   std::vector<Response> out(me == 0 ? count : 0);
   std::optional<ResponsePost> post;
   if (me != 0) post.emplace(*comm, 0, timeout_s);
-  Clock::time_point said = Clock::now();
+  Progress progress(what, static_cast<double>(count), "prompts");
   for (size_t i = me; i < count; i += size) {
     if (comm != nullptr && comm->peers().watch) comm->peers().watch();
     Response r = answer(prompts.list[i]);
@@ -104,10 +104,7 @@ std::vector<Response> answer_together(const Comm* comm, const Prompts& prompts, 
     } else {
       out[i] = std::move(r);
     }
-    if (me == 0 && seconds_since(said) > 5) {
-      log_info(fmt::format("{}: {} of {} prompts", what, std::min(i + size, count), count));
-      said = Clock::now();
-    }
+    if (me == 0) progress.at(static_cast<double>(std::min(i + size, count)));
   }
   if (post) post->finish();
   for (size_t i = 0; me == 0 && i < count; ++i) {

@@ -1,13 +1,12 @@
 #include "launch/run_dump.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <filesystem>
 
 #include "comm/collectives.hpp"
 #include "core/log.hpp"
+#include "core/progress.hpp"
 #include "io/durable.hpp"
 #include "kernels/cuda_queue.hpp"
 #include "launch/feature_dump.hpp"
@@ -20,35 +19,11 @@
 namespace slip {
 namespace {
 
-// One line of progress: on a terminal all the time, in a file every ten seconds.
-class Progress {
- public:
-  Progress(const RunOptions& o, int64_t rows)
-      : rows_(rows), terminal_(isatty(STDERR_FILENO) != 0), dir_(o.config.dump.dir) {}
-  ~Progress() {
-    if (terminal_ && open_) std::fputc('\n', stderr);
-  }
-  void show(int64_t done, int64_t tokens, const DumpStats& s) {
-    const double seconds = seconds_since(start_);
-    if (seconds_since(shown_) < (terminal_ ? 0.2 : 10)) return;
-    shown_ = Clock::now();
-    const std::string text = fmt::format(
-        "{}: row {} of {} of this rank, {:.0f} tokens/s, {:.3f} GB/s, waiting for the disk {:.0f} %, {:.0f} "
-        "s left",
-        dir_, done, rows_, static_cast<double>(tokens) / seconds,
-        static_cast<double>(s.bytes) / seconds * 1e-9, 100 * s.wait_s / seconds,
-        seconds / static_cast<double>(done) * static_cast<double>(rows_ - done));
-    if (!terminal_) return log_info(text);
-    std::fprintf(stderr, "\r%s\x1b[K", text.c_str());
-    open_ = true;
-  }
-
- private:
-  int64_t rows_;
-  bool terminal_, open_ = false;
-  std::string dir_;
-  Clock::time_point start_ = Clock::now(), shown_ = start_;
-};
+std::string dump_rates(int64_t tokens, double seconds, const DumpStats& s) {
+  return fmt::format(", {:.0f} tokens/s, {:.3f} GB/s, waiting for the disk {:.0f} %",
+                     static_cast<double>(tokens) / seconds, static_cast<double>(s.bytes) / seconds * 1e-9,
+                     100 * s.wait_s / seconds);
+}
 
 // What a rank of a dump holds beside the host memory of its shards.
 template <class T> struct DumpRank {
@@ -88,7 +63,7 @@ int dump_shards(const RunOptions& o, const RunInputs& in, const DumpPlan& plan, 
   bool stopped = false;
   const Clock::time_point start = Clock::now();
   {
-    Progress progress(o, mine);
+    Progress progress(o.config.dump.dir, static_cast<double>(mine), "rows of this rank");
     for (const ShardPlan& s : plan.shards) {
       if (s.writer != me) continue;
       for (const int64_t index : s.rows) {
@@ -103,7 +78,8 @@ int dump_shards(const RunOptions& o, const RunInputs& in, const DumpPlan& plan, 
         tokens_done += packed.tokens;
         dump.submit(slot, std::move(tokens), s, queue);
         ++done;
-        if (me == 0) progress.show(done, tokens_done, dump.stats());
+        if (me == 0)
+          progress.at(static_cast<double>(done), dump_rates(tokens_done, seconds_since(start), dump.stats()));
       }
     }
   }

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/log.hpp"
+#include "core/progress.hpp"
 #include "device/peak.hpp"
 #include "io/durable.hpp"
 
@@ -95,12 +96,6 @@ nlohmann::ordered_json sources_json(const StepSums& s, size_t count, LossKind ki
     j["acceptance_length"].push_back(number(of.acceptance_length()));
   }
   return j;
-}
-
-std::string clock_text(double seconds) {
-  const int64_t s = static_cast<int64_t>(seconds + 0.5);
-  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
-                   : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
 // The plan, and what its ranks compute on. The declared peak is left out where ranks may share a GPU.
@@ -197,13 +192,14 @@ void RunLog::step(const StepReport& r) {
   recent_rows_ += s.rows;
   recent_wait_ += r.wait_features_s;
   recent_exposed_ += r.reduce_exposed_s;
+  recent_target_wait_ += r.target_wait_share * r.seconds;
   ++recent_steps_;
   progress(r);
 }
 
 void RunLog::progress(const StepReport& r) {
-  const bool line = r.step % every_ == 0 || r.step == r.total;
   const auto now = std::chrono::steady_clock::now();
+  const bool line = r.step % every_ == 0 || r.step == r.total || now - said_ > std::chrono::seconds(10);
   if (!line && !(terminal_ && now - shown_ > std::chrono::milliseconds(200))) return;
   shown_ = now;
   const double per_step = recent_seconds_ / static_cast<double>(recent_steps_);
@@ -211,11 +207,14 @@ void RunLog::progress(const StepReport& r) {
   const std::string text = fmt::format(
       "step {}/{}  loss {:.3f}  accuracy {:.3f}  acceptance {:.2f}  grad {:.2f}  lr {:.2e}  {:.0f} "
       "tokens/s{}  "
-      "waiting for features {:.0f} %{}  left {}",
+      "waiting for features {:.0f} %{}{}  left {}",
       r.step, r.total, r.sums.mean_loss(kind_), r.sums.accuracy(), r.sums.acceptance_length(), r.grad_norm,
       r.lr, recent_tokens_ / recent_seconds_,
       of_peak > 0 ? fmt::format("  {:.0f} % of peak", of_peak) : std::string(),
       100 * recent_wait_ / recent_seconds_,
+      recent_target_wait_ > 0
+          ? fmt::format(", targets for requests {:.0f} %", 100 * recent_target_wait_ / recent_seconds_)
+          : std::string(),
       r.reduce_s > 0
           ? fmt::format("  for the sum of gradients {:.1f} %", 100 * recent_exposed_ / recent_seconds_)
           : std::string(),
@@ -231,7 +230,8 @@ void RunLog::progress(const StepReport& r) {
     log_info(text);
   }
   if (line)
-    recent_seconds_ = recent_tokens_ = recent_wait_ = recent_rows_ = recent_exposed_ = 0, recent_steps_ = 0;
+    said_ = now, recent_seconds_ = recent_tokens_ = recent_wait_ = recent_target_wait_ = 0,
+    recent_rows_ = recent_exposed_ = 0, recent_steps_ = 0;
 }
 
 void RunLog::evaluation(int64_t step, const std::optional<StepSums>& sums,

@@ -60,9 +60,10 @@ class RunLog {
   };
   FirstAndLast simulated_, decoded_;  // acceptance lengths
   double peak_seconds_of_row_ = 0;    // that a row would take at the declared peak of all GPUs; 0: not known
-  double recent_seconds_ = 0, recent_tokens_ = 0, recent_wait_ = 0, recent_rows_ = 0, recent_exposed_ = 0;
+  double recent_seconds_ = 0, recent_tokens_ = 0, recent_wait_ = 0, recent_target_wait_ = 0;
+  double recent_rows_ = 0, recent_exposed_ = 0;
   int64_t recent_steps_ = 0;
-  std::chrono::steady_clock::time_point shown_{};
+  std::chrono::steady_clock::time_point shown_{}, said_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace slip

@@ -41,7 +41,7 @@ def shown(ids, mask, table, colour):
 
 
 class Progress:
-    """One line on a terminal, a plain line every ten seconds elsewhere."""
+    """One line on a terminal, a plain line every five seconds elsewhere."""
 
     def __init__(self, total):
         self.total, self.done, self.documents = max(total, 1), 0, 0
@@ -51,7 +51,7 @@ class Progress:
     def advance(self, size):
         self.done += size
         now = time.monotonic()
-        if now - self.last < (0.2 if self.terminal else 10):
+        if now - self.last < (0.2 if self.terminal else 5):
             return
         self.last = now
         rate = self.done / (now - self.start)

@@ -101,7 +101,8 @@ int run_bench(const Arguments& arguments) {
   if (!options.parse(arguments)) return kOk;
   const std::string what = words.empty() ? "" : words.front();
   if (what != "ops" && what != "target" && what != "drafter" && what != "decode") {
-    fail_usage(fmt::format("bench: '{}' is not one of ops, target, drafter, decode", what));
+    fail_usage(fmt::format("bench: {} ops, target, drafter, decode, dump, wire",
+                           what.empty() ? "what? There are" : fmt::format("'{}' is not one of", what)));
   }
   o.names.assign(words.begin() + 1, words.end());
   const Device device = choose_device_kind(device_text);

@@ -13,6 +13,7 @@
 #include "apps/with_queue.hpp"
 #include "comm/collectives.hpp"
 #include "core/log.hpp"
+#include "core/progress.hpp"
 #include "io/h5_whole.hpp"
 #include "io/token_shard_write.hpp"
 #include "io/tokens.hpp"
@@ -92,18 +93,14 @@ void answer_share(const GenerateOptions& o, const Models& m, const Comm* comm, c
   if (m.drafter)
     set_weights(decoder.drafter(), published_parameters(decoder.drafter().layout, o.drafter), queue);
   Journal journal(o.out, static_cast<int>(me), o.settings);
-  Clock::time_point said = Clock::now();
+  Progress progress("generate", static_cast<double>(open.size()), "answers");
   for (size_t i = me; i < open.size(); i += size) {
     if (comm != nullptr && comm->peers().watch) comm->peers().watch();
     const Response r = decoder.answer(*open[i]);
     Answer answer{{}, r.stopped};
     for (const Choice& c : r.tokens) answer.ids.push_back(c.token);
     journal.add(open[i]->document, answer);
-    if (seconds_since(said) > 5) {
-      log_info(fmt::format("generate: {} of {} answers", m.done.size() + std::min(i + size, open.size()),
-                           m.prompts.list.size()));
-      said = Clock::now();
-    }
+    progress.at(static_cast<double>(std::min(i + size, open.size())));
   }
 }
 

@@ -70,9 +70,9 @@ Facts dump_difference(const std::string& path, const std::string& other, const I
   int64_t bytes = 0;
   for (const DumpDocument& d : documents) bytes += d.rows * a.spec().bytes_per_token();
   {
-    ReadProgress progress(bytes);
+    Progress progress("reading", static_cast<double>(bytes), "bytes");
     for (const DumpDocument& d : documents) {
-      progress.advance(d.rows * a.spec().bytes_per_token());
+      progress.add(static_cast<double>(d.rows * a.spec().bytes_per_token()));
       const std::optional<FeatureFiles::Place> there = b.find(d.id);
       if (!there) {
         ++missing;

@@ -141,7 +141,7 @@ Facts dump_facts(const std::string& path, const InspectOptions& o) {
   int64_t to_read = 0;
   for (const DumpDocument& d : looked) to_read += d.rows * spec.bytes_per_token();
   {
-    ReadProgress progress(to_read);
+    Progress progress("reading", static_cast<double>(to_read), "bytes");
     std::vector<Bf16> features;
     for (const DumpDocument& d : looked) {
       features.resize(static_cast<size_t>(d.rows * spec.values_per_token()));
@@ -151,17 +151,17 @@ Facts dump_facts(const std::string& path, const InspectOptions& o) {
           taps[k].add(features.data() + t * spec.values_per_token() + static_cast<int64_t>(k) * spec.hidden,
                       spec.hidden);
       }
-      progress.advance(d.rows * spec.bytes_per_token());
+      progress.add(static_cast<double>(d.rows * spec.bytes_per_token()));
     }
   }
   facts["documents_read"] = looked.size();
   facts["taps"] = tap_facts(spec, taps);
   facts["verified"] = false;
   if (o.verify) {
-    ReadProgress progress(rows * spec.bytes_per_token());
+    Progress progress("reading", static_cast<double>(rows * spec.bytes_per_token()), "bytes");
     facts["verified"] = true;
     for (const FeatureShard& s : files.shards()) {
-      if (!attempt(facts, [&] { s.verify([&](int64_t n) { progress.advance(n); }); }))
+      if (!attempt(facts, [&] { s.verify([&](int64_t n) { progress.add(static_cast<double>(n)); }); }))
         facts["verified"] = false;
     }
   }

@@ -90,25 +90,7 @@ bool read_values(const SafetensorsFile& f, const TensorInfo& piece, std::vector<
 
 }  // namespace
 
-ReadProgress::~ReadProgress() {
-  if (shown_) std::fputs("\r\x1b[K", stderr);
-}
-
-void ReadProgress::advance(int64_t bytes) {
-  done_ += bytes;
-  const auto now = std::chrono::steady_clock::now();
-  const double seconds = std::chrono::duration<double>(now - start_).count();
-  if (!terminal_ || seconds < 1 || now - last_ < std::chrono::milliseconds(200)) return;
-  last_ = now;
-  shown_ = true;
-  const double rate = static_cast<double>(done_) / seconds;
-  const std::string line = fmt::format(
-      "\rreading tensors: {} of {}, {}/s, {:.0f} s left\x1b[K", size_text(done_), size_text(total_),
-      size_text(static_cast<int64_t>(rate)), static_cast<double>(total_ - done_) / rate);
-  std::fputs(line.c_str(), stderr);
-}
-
-Facts tensor_statistics(const SafetensorsFile& f, const TensorInfo& t, ReadProgress& progress) {
+Facts tensor_statistics(const SafetensorsFile& f, const TensorInfo& t, Progress& progress) {
   Moments m;
   std::vector<double> values;
   const int64_t count = t.count(), size = dtype_bytes(t.dtype);
@@ -119,7 +101,7 @@ Facts tensor_statistics(const SafetensorsFile& f, const TensorInfo& t, ReadProgr
     piece.bytes = piece.shape[0] * size;
     if (!read_values(f, piece, values)) return nullptr;
     m.add(values);
-    progress.advance(piece.bytes);
+    progress.add(static_cast<double>(piece.bytes));
   }
   Facts out = Facts::object();
   const auto put = [&](const char* key, double value) { out[key] = m.finite > 0 ? Facts(value) : Facts(); };

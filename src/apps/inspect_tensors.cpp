@@ -51,7 +51,7 @@ void add_tensor_facts(Facts& facts, std::vector<TensorInfo> tensors, const Inspe
   Facts table = Facts::array();
   int64_t nan = 0, inf = 0;
   std::map<std::string, SafetensorsFile> files;
-  ReadProgress progress(to_read);
+  Progress progress("reading", static_cast<double>(to_read), "bytes");
   for (int64_t i = 0; i < read; ++i) {
     const TensorInfo& t = tensors[static_cast<size_t>(i)];
     const SafetensorsFile& file = files.try_emplace(t.file, t.file).first->second;

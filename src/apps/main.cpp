@@ -6,6 +6,7 @@
 #include <iostream>
 #include <new>
 #include <string_view>
+#include <vector>
 
 #include "apps/commands.hpp"
 #include "apps/dump_commands.hpp"
@@ -13,6 +14,7 @@
 #include "comm/launcher.hpp"
 #include "comm/mpi.hpp"
 #include "core/log.hpp"
+#include "core/nearest.hpp"
 #include "device/cpu_level.hpp"
 #include "launch/signals.hpp"
 
@@ -71,11 +73,14 @@ int run(int& argc, char**& argv) {
     return run_bench_dump({rest.begin() + 1, rest.end()});
   if (all[0] == "bench") return run_bench(rest);
   if (all[0] == "exchange") return run_exchange(rest);
-  fail_usage(
-      fmt::format("unknown command '{}'; there are train, plan, dump, exchange, decode, generate, features, "
-                  "step, inspect, "
-                  "report, doctor, bench",
-                  all[0]));
+  const std::vector<std::string> known = {"train",    "plan",     "dump",   "exchange", "decode",
+                                          "generate", "features", "step",   "inspect",  "report",
+                                          "doctor",   "bench",    "--help", "--version"};
+  const std::string near = nearest(all[0], known);
+  fail_usage(fmt::format(
+      "unknown command '{}'; {}", all[0],
+      near.empty() ? fmt::format("there are {}", fmt::join(known, ", "))
+                   : fmt::format("the nearest known one is '{}' (slipstream --help lists them)", near)));
 }
 
 // An error of one rank takes the job down, or its peers would wait for it.

@@ -115,12 +115,34 @@ po::options_description config_description(Config& config) {
   return d;
 }
 
+// What a key takes, and its default as an example.
+std::string wanted(const std::string& key) {
+  std::string out;
+  const Config defaults;
+  fields(defaults, [&]<class V>(const char* name, const V& value, const char*) {
+    if (key != name) return;
+    const char* const kind = std::is_same_v<V, bool>       ? "true or false"
+                             : std::is_floating_point_v<V> ? "a number"
+                             : std::is_unsigned_v<V>       ? "a whole number from 0"
+                             : std::is_integral_v<V>       ? "a whole number"
+                                                           : "text";
+    out = fmt::format("{}; the default is {}", kind, value);
+  });
+  return out;
+}
+
 // The key that a parse error is about, as "key: 'value' ..." where Boost knows it.
 [[noreturn]] void refuse(const std::string& where, const po::error& e) {
   if (const auto* with_name = dynamic_cast<const po::error_with_option_name*>(&e)) {
     std::string key = with_name->get_option_name();
     while (!key.empty() && key[0] == '-') key.erase(0, 1);
-    fail_usage(fmt::format("{}: {}: {}", where, key, e.what()));
+    const std::string said = e.what(), want = wanted(key);
+    const size_t begin = said.find("('"), end = said.find("')");  // the argument ('abc') for option ...
+    if (dynamic_cast<const po::validation_error*>(&e) != nullptr && !want.empty() &&
+        begin != std::string::npos && end != std::string::npos)
+      fail_usage(
+          fmt::format("{}: {}: '{}' is not {}", where, key, said.substr(begin + 2, end - begin - 2), want));
+    fail_usage(fmt::format("{}: {}: {}", where, key, said));
   }
   fail_usage(fmt::format("{}: {}", where, e.what()));
 }
@@ -159,7 +181,9 @@ Config load_config(const std::string& path, const std::vector<std::string>& sets
   std::error_code ignored;
   std::ifstream in(path);
   if (!in || std::filesystem::is_directory(path, ignored))
-    fail_usage(fmt::format("--config {}: the file cannot be read", path));
+    fail_usage(fmt::format(
+        "--config {}: the file cannot be read: {}", path,
+        std::filesystem::exists(path, ignored) ? "it is a folder, or not ours to read" : "no such file"));
   try {
     const po::parsed_options from_file = po::parse_config_file(in, keys, true);
     for (const po::option& o : from_file.options) {

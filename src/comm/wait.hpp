@@ -30,7 +30,7 @@ struct Peers {
 };
 
 // One wait: the caller tests, and calls `pause` while there is nothing. A pause calls `watch`, logs after 5 s
-// and then every 30 s, fails with exit code 4 at the deadline, and backs off: spins, yields, then sleeps up
+// and then every 10 s, fails with exit code 4 at the deadline, and backs off: spins, yields, then sleeps up
 // to 0.2 ms, because ranks may share cores. `what` must outlive the wait.
 class Wait {
  public:
@@ -47,7 +47,7 @@ class Wait {
   std::string_view what_;
   int peer_;
   Clock::time_point start_ = Clock::now();
-  double log_at_s_ = 5, log_again_s_ = 30;
+  double log_at_s_ = 5, log_again_s_ = 10;
   int round_ = 0;
 };
 

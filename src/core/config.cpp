@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 
 #include "core/nearest.hpp"
@@ -34,8 +35,10 @@ std::string nearest_key(const std::string& unknown) {
   std::string best;
   int64_t distance = INT64_MAX;
   const Config config;
+  const bool bare = unknown.find('.') == std::string::npos;  // "lr": its section was forgotten
   fields(config, [&](const char* key, const auto&, const char*) {
-    const int64_t d = edit_distance(unknown, key);
+    const char* const said = bare ? std::strchr(key, '.') + 1 : key;
+    const int64_t d = edit_distance(unknown, said);
     if (d < distance) distance = d, best = key;
   });
   return best;

@@ -174,7 +174,9 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("eval.max_new", c.eval.max_new, "tokens of a decoded response at most");
   f("eval.every_steps", c.eval.every_steps, "evaluate every so many steps; 0: at the start and the end only");
   f("log.dir", c.log.dir, "the run directory");
-  f("log.every_steps", c.log.every_steps, "steps between lines in the log; metrics.jsonl has every step");
+  f("log.every_steps", c.log.every_steps,
+    "steps between lines in the log, which has one every ten seconds all the same; metrics.jsonl has every "
+    "step");
   f("log.tensorboard", c.log.tensorboard,
     "also write the numbers of metrics.jsonl and eval.jsonl as TensorBoard event files into log.dir");
   f("comm.timeout_s", c.comm.timeout_s, "seconds that a rank waits for another before it gives up");

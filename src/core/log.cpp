@@ -50,7 +50,8 @@ void log_to_file(const std::string& path) {
 }
 
 void log_quiet_terminal(bool quiet) { log().quiet = quiet; }
-void log_info(const std::string& m) { emit(spdlog::level::info, m, log().rank <= 0 && !log().quiet); }
+bool log_shows() { return log().rank <= 0 && !log().quiet; }
+void log_info(const std::string& m) { emit(spdlog::level::info, m, log_shows()); }
 void log_warn(const std::string& m) { emit(spdlog::level::warn, "warning: " + m, !log().quiet); }
 void log_error(const std::string& m) { emit(spdlog::level::err, "error: " + m, true); }
 

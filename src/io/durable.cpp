@@ -66,7 +66,7 @@ int64_t free_bytes(const std::string& path) {
   return static_cast<int64_t>(s.f_bavail) * static_cast<int64_t>(s.f_frsize);
 }
 
-uint64_t file_xxh3(const std::string& path) {
+uint64_t file_xxh3(const std::string& path, const std::function<void(int64_t)>& read) {
   const InputFile file(path);
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
@@ -76,6 +76,7 @@ uint64_t file_xxh3(const std::string& path) {
     file.read(at, n, piece.data());
     XXH3_64bits_update(&state, piece.data(), static_cast<size_t>(n));
     at += n;
+    if (read) read(n);
   }
   return XXH3_64bits_digest(&state);
 }

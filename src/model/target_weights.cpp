@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "core/progress.hpp"
 #include "model/target.hpp"
 #include "model/weights.hpp"
 
@@ -107,6 +108,7 @@ TargetWeights<T> load_target(const TargetModel& m, const WeightFolder& folder, c
   };
   TargetWeights<T> w;
   w.embed = stack("embed", {embedding_name(folder)}, m.hidden);
+  Progress progress("weights of " + folder.folder(), static_cast<double>(parts.layers), "layers");
   for (int64_t l = 0; l < parts.layers; ++l) {
     const auto n = [&](const char* rest) { return layer_name(prefix, l, rest); };
     const std::string place = "layers." + std::to_string(l) + ".";
@@ -144,6 +146,7 @@ TargetWeights<T> load_target(const TargetModel& m, const WeightFolder& folder, c
     layer.gate_up = stack(place + "gate_up", {n("mlp.gate_proj.weight"), n("mlp.up_proj.weight")}, m.hidden);
     layer.down = stack(place + "down", {n("mlp.down_proj.weight")}, m.intermediate);
     w.layers.push_back(layer);
+    if (!arena.measuring()) progress.add(1);
   }
   if (parts.head) w.head = m.tied ? w.embed : stack("head", {"lm_head.weight"}, m.hidden);
   if (parts.norm) w.norm = vector(reader, prefix + "norm.weight");

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/log.hpp"
+#include "core/progress.hpp"
 #include "io/durable.hpp"
 #include "io/json_file.hpp"
 #include "io/safetensors.hpp"
@@ -198,6 +199,7 @@ std::string save_checkpoint(const std::string& folder, const DrafterModel& model
 
 std::string checkpoint_problem(const std::string& path, bool checksums) {
   const std::string manifest_path = path + "/manifest.json";
+  if (!fs::is_directory(path)) return "there is no such folder";
   if (!fs::exists(manifest_path)) return "no manifest.json: it was not finished";
   try {
     const nlohmann::json manifest = read_json_file(manifest_path);
@@ -213,7 +215,9 @@ std::string checkpoint_problem(const std::string& path, bool checksums) {
       if (error) return fmt::format("{} is missing", name);
       if (size != declared) return fmt::format("{} has {} bytes, the manifest says {}", name, size, declared);
       if (!checksums) continue;
-      const std::string found = fmt::format("{:016x}", file_xxh3(file)),
+      Progress progress("checking " + file, static_cast<double>(size), "bytes");
+      const auto read = [&](int64_t n) { progress.add(static_cast<double>(n)); };
+      const std::string found = fmt::format("{:016x}", file_xxh3(file, read)),
                         want = f.at("xxh3").get<std::string>();
       if (found != want) return fmt::format("{} has checksum {}, the manifest says {}", name, found, want);
     }

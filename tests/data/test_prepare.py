@@ -5,6 +5,7 @@ Run: python3 tests/data/test_prepare.py (a Python with h5py; Debian: /usr/bin/py
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -316,6 +317,9 @@ class Prepare(Case):
         ids = [{"input_ids": [1, 2], "loss_mask": [1, 1]}]
         self.assertIn("need --vocab-size and --mask-token", self.refuse(2, ids))
         self.assertIn("--nonsense", self.refuse(2, ids, "--nonsense"))
+        for options, said in ((("--max-lenght", 5), "data/prepare: unknown option --max-lenght; the nearest is --max-length ("),
+                              (("--max-length", "x"), "argument --max-length: invalid int value: 'x' (")):
+            self.assertRegex(self.refuse(2, ids, *options), f"(?s)^[^\n]*{re.escape(said)}[^\n]*\n$")
         self.assertIn("negative", self.refuse(2, ids, "--max-length", -1))
         self.assertIn("--role", self.refuse(2, ids, "--role", "x"))
         done = self.run_prepare("--input", self.write(ids), "--out", os.path.join(self.folder, "no", "x.h5"))
