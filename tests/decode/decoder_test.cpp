@@ -1,6 +1,8 @@
 // Decoding with caches on the tiny target: what must hold for any drafter, and that training says the same.
 #include "decode/decoder.hpp"
 
+#include <span>
+
 #include "decode/decode_rig.hpp"
 #include "support/near.hpp"
 
@@ -9,10 +11,12 @@ namespace {
 
 const std::string kQuestions[] = {"How much is 74 plus 22?", "Count from 82 to 92.", "Spell the word dream.",
                                   "Is 478 even or odd?"};
-#ifdef __SANITIZE_ADDRESS__
-constexpr int64_t kBlockStep = 7;  // products are not optimised there: blocks of 1 and 8
+#ifdef __SANITIZE_ADDRESS__  // products are not optimised there: blocks of 1 and 8, less to say
+constexpr int64_t kBlockStep = 7, kWithout = 12;
+constexpr size_t kAsked = 2;
 #else
-constexpr int64_t kBlockStep = 1;
+constexpr int64_t kBlockStep = 1, kWithout = 30;
+constexpr size_t kAsked = std::size(kQuestions);
 #endif
 constexpr DrafterKind kKinds[] = {{true, false}, {false, false}, {true, true}};
 
@@ -40,7 +44,7 @@ TEST(Decoder, GreedyOutputIsTheTargetsOwnForAnyDrafterAndBlock) {
   for (const DrafterKind& kind : kKinds) {
     for (int64_t block = 1; block <= 8; block += kBlockStep) {
       DecodeRig rig(kind, block);
-      for (const std::string& q : kQuestions) {
+      for (const std::string& q : std::span(kQuestions).first(kAsked)) {
         SCOPED_TRACE(q + " block " + std::to_string(block));
         EXPECT_EQ(ids_of(rig.decode(question(q), 24)), ids_of(rig.decode_plain(question(q), 24)));
       }
@@ -61,7 +65,8 @@ TEST(Decoder, WithCachesAsWithout) {
     Uncached uncached(rig);
     for (const std::string& q : {kQuestions[1], kQuestions[2]}) {
       SCOPED_TRACE(q);
-      const Response got = rig.decode(question(q), 30), want = speculate(uncached, question(q), rig.rule(30));
+      const Response got = rig.decode(question(q), kWithout),
+                     want = speculate(uncached, question(q), rig.rule(kWithout));
       EXPECT_EQ(ids_of(got), ids_of(want));
       ASSERT_EQ(got.cycles.size(), want.cycles.size());
       for (size_t i = 0; i < got.cycles.size(); ++i) {
@@ -176,7 +181,7 @@ std::vector<double> floats(std::span<const Bf16> v) {
 // may round to the neighbouring bf16; from the decode's own the drafter agrees to fp32.
 TEST(Decoder, E6TheTrainingForwardGivesTheDecodedLengths) {
   for (const DrafterKind& kind : kKinds) {
-    for (const std::string& q : kQuestions) {
+    for (const std::string& q : std::span(kQuestions).first(kAsked)) {
       SCOPED_TRACE(q);
       DecodeRig rig(kind, 8, 200);
       const Ids prompt = question(q);
