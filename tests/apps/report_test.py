@@ -128,7 +128,7 @@ class Report(Folder):
         """All that a run has to show, on a phone and on a desk, light and dark; and two runs over one another."""
         first = self.a_run("a</script><b>", ranks=2)  # a name that must not end the data
         second = self.a_run("b", ranks=2, train_lr=2e-3, data_tokens=f"{self.folder}/train.h5@2")
-        charts = ["Acceptance length", "Loss", "Accuracy", "Accuracy of a slot", "Tokens a second", "Time lost waiting", "Gradient norm", "Learning rate"]
+        charts = ["Acceptance length", "Loss", "Accuracy", "Accuracy of a slot", "Tokens a second", "Time lost waiting", "Queue", "Gradient norm", "Learning rate"]
         out = self.folder / "page.html"
         self.assertEqual(run("report", first, "--out", out).code, 0)
         for width, dark in ((390, False), (1280, True)):
