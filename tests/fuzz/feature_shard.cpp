@@ -136,7 +136,10 @@ void put_features(const H5Id& file, Changes& c) {
   const H5Id d(
       H5Dcreate2(file.get(), "features", type.get(), space.get(), H5P_DEFAULT, create.get(), H5P_DEFAULT),
       H5Dclose);
-  if (!d || rank != 3) return;
+  // Nothing is written where a size is out of this world: HDF5 1.10.8 itself crashes in H5Dwrite there.
+  if (!d || rank != 3 || *std::max_element(shape, shape + 3) > 65536 ||
+      *std::max_element(chunk, chunk + 3) > 65536)
+    return;
   const std::vector<uint16_t> values(9 * 16, 0x3f80);
   const hsize_t at[3] = {0, 0, 0}, size[3] = {c.byte() % 10u, 2, 8};
   const H5Id memory(H5Screate_simple(3, size, nullptr), H5Sclose);
