@@ -5,6 +5,7 @@
 
 #include "device/cuda.hpp"
 #include "kernels/cache_attention_split.hpp"
+#include "kernels/device/async_copy.cuh"
 #include "kernels/device/attention_rows.cuh"
 #include "kernels/device/dependent.cuh"
 #include "kernels/device/hopper.cuh"
@@ -45,15 +46,6 @@ Pieces pieces_of(const AttentionShape& s, int64_t tokens, int64_t total) {
   p.keys = per_piece * kKeys;
   p.count = int((key_tiles + per_piece - 1) / per_piece);
   return p;
-}
-
-__device__ __forceinline__ void copy_16(uint32_t to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int n> __device__ __forceinline__ void wait_for() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
 // 64 rows of D elements; row(r) is null where there is none, and reads as zeros.

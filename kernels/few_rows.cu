@@ -5,6 +5,7 @@
 // The grid is the same on every device, so the bits do not depend on it.
 #include <cuda_runtime.h>
 
+#include "kernels/device/async_copy.cuh"
 #include "kernels/device/dependent.cuh"
 #include "kernels/device/hopper.cuh"
 #include "kernels/device/mma.cuh"
@@ -42,15 +43,6 @@ Split split_of(int64_t k) {
   const int64_t pieces = (k + kPiece - 1) / kPiece, block = kWarps * kMostPieces;
   const int64_t slices = (pieces + block - 1) / block;
   return {int(slices), int((pieces + slices * kWarps - 1) / (slices * kWarps))};
-}
-
-__device__ __forceinline__ void copy_16(uint32_t to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int n> __device__ __forceinline__ void wait_for() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
 template <class Out> struct FewRowsArgs {
