@@ -1,10 +1,12 @@
-// Copies of 16 bytes from global to shared memory that a thread starts and waits for by groups (cp.async, sm_80 on).
+// Copies of 16 bytes from global to shared memory that a thread starts and waits for by groups (cp.async,
+// sm_80 on).
 #pragma once
 #include <cstdint>
 
 namespace slip {
 
-// `to` is a shared-memory address, both ends are aligned to 16 bytes; not there: zeros, and `from` is not read.
+// `to` is a shared-memory address, both ends are aligned to 16 bytes; not there: zeros, and `from` is not
+// read.
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
                : "memory");
