@@ -7,7 +7,7 @@ job= teller= woken=
 # A launcher hands a signal to the ranks that it has started by then: it is said again.
 tell() {
   [ -n "$job" ] && [ -z "$teller" ] || return
-  while kill -USR1 $job 2>/dev/null; do sleep 5; done &
+  while kill -USR1 $job 2>/dev/null; do sleep 1; done &
   teller=$!
 }
 trap 'asked=1; woken=1; tell' USR1

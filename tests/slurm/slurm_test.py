@@ -122,11 +122,13 @@ class Slurm(Folder):
         return False
 
     def test_a_signal_before_the_ranks_have_started(self):
-        """As soon as the batch script catches it: the job goes back into the queue all the same, and is done in its second round."""
-        jobs = {}
+        """As soon as the batch script catches it: the job goes back into the queue all the same, and is done in its second round.
+        More steps than ranks can take between the first time that they are told, while they start, and the next."""
+        jobs, steps = {}, 100
         for launcher in LAUNCHERS:
             name = "early-" + launcher
-            job = jobs[name] = self.submit("train", self.config, "--device", "cpu", name=name, launcher=launcher)
+            job = jobs[name] = self.submit("train", self.config, "--device", "cpu", "--set", f"train.steps={steps}", name=name,
+                                              launcher=launcher)
             self.slurm.wait_for(lambda: self.listens(job), f"trap of {name}")
             self.slurm.call("scancel", "--batch", "--signal=USR1", job)
         for name, job in jobs.items():
@@ -138,7 +140,7 @@ class Slurm(Folder):
                 state = self.slurm.state(job)
                 self.assertEqual((state["JobState"], state["Restarts"]), ("COMPLETED", "1"), self.log(name, job))
                 metrics = (self.folder / f"runs/{name}-{job}/metrics.jsonl").read_text().splitlines()
-                self.assertEqual([json.loads(line)["step"] for line in metrics], list(range(1, STEPS + 1)))
+                self.assertEqual([json.loads(line)["step"] for line in metrics], list(range(1, steps + 1)))
 
     def test_a_rank_that_is_killed_fails_the_job(self):
         for launcher in LAUNCHERS:
