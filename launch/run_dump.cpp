@@ -164,7 +164,6 @@ std::vector<Arena::Entry> dump_memory(const RunOptions& o, const RunInputs& in) 
 }
 
 int run_dump(const RunOptions& o, const MpiSession& mpi) {
-  log_init(mpi.rank(), mpi.size());
   Phases phases(mpi.heartbeat(), mpi.rank(), std::getenv("SLIP_TEST_FAULT"));
   phases.at(0, "start");
   const Deadline start = deadline_in(o.config.comm.timeout_s);

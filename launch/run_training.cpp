@@ -105,7 +105,6 @@ Plan plan_run(const RunOptions& o, const RunInputs& in, int ranks) {
 }
 
 int run_training(const RunOptions& o, const MpiSession& mpi) {
-  log_init(mpi.rank(), mpi.size());
   Phases phases(mpi.heartbeat(), mpi.rank(), std::getenv("SLIP_TEST_FAULT"));
   phases.at(0, "start");
   const Deadline start = deadline_in(o.config.comm.timeout_s);

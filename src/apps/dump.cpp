@@ -4,6 +4,7 @@
 
 #include "apps/commands.hpp"
 #include "apps/run_options.hpp"
+#include "core/log.hpp"
 #include "launch/run_dump.hpp"
 
 namespace slip {
@@ -36,6 +37,7 @@ int run_dump_command(const Arguments& arguments, int& argc, char**& argv) {
           mpi, [&] { o = run_options(a, ConfigUse::dump); }, start, "the check of options and configuration"))
     return code;
   if (const int code = settle_facts(mpi, facts_of(a, o), start)) return code;
+  log_init(mpi.rank(), mpi.size());
   mpi.keep(start_heartbeat(mpi, heartbeat_times(o.config.comm)));
   return run_dump(o, mpi);
 }

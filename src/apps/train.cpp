@@ -8,6 +8,7 @@
 #include "apps/run_options.hpp"
 #include "apps/version.hpp"
 #include "comm/heartbeat.hpp"
+#include "core/log.hpp"
 #include "launch/run.hpp"
 #include "launch/start.hpp"
 
@@ -87,6 +88,7 @@ int run_train(const Arguments& arguments, int& argc, char**& argv) {
   if (const int code = settle_facts(mpi, facts_of(a, o), start)) return code;
   o.command_line = command_line;
   o.versions = version_text();
+  log_init(mpi.rank(), mpi.size());
   mpi.keep(start_heartbeat(mpi, heartbeat_times(o.config.comm)));
   return run_training(o, mpi);
 }

@@ -5,33 +5,41 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 
 namespace slip {
 namespace {
 
-// Logging is the one thing that every layer reaches without being handed it.
+using Logger = std::shared_ptr<spdlog::logger>;
+
+// Logging is the one thing that every layer reaches without being handed it. Any thread may log while the
+// main one still sets it up.
 struct Log {
-  int rank = -1;
-  std::shared_ptr<spdlog::logger> terminal;
-  std::shared_ptr<spdlog::logger> file;
-  bool quiet = false;
+  std::atomic<int> rank = -1;
+  const Logger terminal =
+      std::make_shared<spdlog::logger>("terminal", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  std::mutex mutex;  // for `file`; never held while something is written, which may take long
+  Logger file;
+
+  Log() { terminal->set_pattern("slipstream: %v"); }
 };
 
 Log& log() {
-  static Log l = [] {
-    Log made;
-    made.terminal =
-        std::make_shared<spdlog::logger>("terminal", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made.terminal->set_pattern("slipstream: %v");
-    return made;
-  }();
+  static Log& l = *new Log;  // never destroyed: the heartbeat's thread may speak while the process ends
   return l;
 }
 
+thread_local bool quiet = false;
+
 void emit(spdlog::level::level_enum level, const std::string& message, bool on_terminal) {
-  if (on_terminal) log().terminal->log(level, message);
-  if (log().file) log().file->log(level, message);
+  Log& l = log();
+  if (on_terminal) l.terminal->log(level, message);
+  std::unique_lock lock(l.mutex);
+  const Logger file = l.file;
+  lock.unlock();
+  if (file) file->log(level, message);
 }
 
 }  // namespace
@@ -43,16 +51,18 @@ void log_init(int rank, int ranks) {
 }
 
 void log_to_file(const std::string& path) {
-  log().file =
+  const Logger file =
       std::make_shared<spdlog::logger>("file", std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
-  log().file->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
-  log().file->flush_on(spdlog::level::info);
+  file->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
+  file->flush_on(spdlog::level::info);
+  const std::lock_guard lock(log().mutex);
+  log().file = file;
 }
 
-void log_quiet_terminal(bool quiet) { log().quiet = quiet; }
-bool log_shows() { return log().rank <= 0 && !log().quiet; }
+void log_quiet_terminal(bool now_quiet) { quiet = now_quiet; }
+bool log_shows() { return log().rank <= 0 && !quiet; }
 void log_info(const std::string& m) { emit(spdlog::level::info, m, log_shows()); }
-void log_warn(const std::string& m) { emit(spdlog::level::warn, "warning: " + m, !log().quiet); }
+void log_warn(const std::string& m) { emit(spdlog::level::warn, "warning: " + m, !quiet); }
 void log_error(const std::string& m) { emit(spdlog::level::err, "error: " + m, true); }
 
 std::string host_name() {

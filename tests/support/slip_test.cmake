@@ -8,6 +8,10 @@ if(SLIP_SANITIZE)
   set(SLIP_TEST_TIMEOUT 600)
   list(APPEND SLIP_MPI_TEST_ENVIRONMENT ASAN_OPTIONS=detect_leaks=0)  # OpenMPI and hwloc leak by design
 endif()
+set(SLIP_TIMEOUT_FACTOR 1)
+if(SLIP_TSAN)
+  set(SLIP_TIMEOUT_FACTOR 5)  # so much slower are threads that are watched
+endif()
 
 # The main of MPI tests. An archive: a test that has its own main keeps it.
 add_library(slip_mpi_test_main STATIC ${CMAKE_CURRENT_LIST_DIR}/mpi_main.cpp)
@@ -43,13 +47,14 @@ function(slip_test name)
   if(NOT t_TIMEOUT)
     set(t_TIMEOUT ${SLIP_TEST_TIMEOUT})
   endif()
+  math(EXPR timeout "${t_TIMEOUT} * ${SLIP_TIMEOUT_FACTOR}")
   if(t_LABEL STREQUAL "gpu" AND NOT SLIP_HAVE_CUDA)
     slip_skipped_gpu_test(${name})
     return()
   endif()
   slip_test_executable(${name} GTest::gtest_main "${sources}" "${t_LIBS}")
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS ${t_LABEL} TIMEOUT ${t_TIMEOUT} SKIP_RETURN_CODE 77
+  set_tests_properties(${name} PROPERTIES LABELS ${t_LABEL} TIMEOUT ${timeout} SKIP_RETURN_CODE 77
     ENVIRONMENT "${SLIP_TEST_ENVIRONMENT}")
   if(t_LABEL STREQUAL "gpu")
     set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
@@ -71,6 +76,7 @@ function(slip_mpi_test name)
   if(NOT t_TIMEOUT)
     set(t_TIMEOUT ${SLIP_TEST_TIMEOUT})
   endif()
+  math(EXPR timeout "${t_TIMEOUT} * ${SLIP_TIMEOUT_FACTOR}")
   if(t_LABEL STREQUAL "gpu" AND NOT SLIP_HAVE_CUDA)
     slip_skipped_gpu_test(${name})
     return()
@@ -85,7 +91,7 @@ function(slip_mpi_test name)
   foreach(ranks IN LISTS t_RANKS)
     add_test(NAME ${name}_${ranks} COMMAND
       ${MPIEXEC_EXECUTABLE} -n ${ranks} --oversubscribe --bind-to none $<TARGET_FILE:${name}>)
-    set_tests_properties(${name}_${ranks} PROPERTIES LABELS ${t_LABEL} TIMEOUT ${t_TIMEOUT} PROCESSORS 2
+    set_tests_properties(${name}_${ranks} PROPERTIES LABELS ${t_LABEL} TIMEOUT ${timeout} PROCESSORS 2
       SKIP_RETURN_CODE 77 ENVIRONMENT "${SLIP_MPI_TEST_ENVIRONMENT}")
     if(t_LABEL STREQUAL "gpu")
       set_tests_properties(${name}_${ranks} PROPERTIES RESOURCE_LOCK gpu)
@@ -103,8 +109,9 @@ function(slip_script_test name)
   if(NOT t_TIMEOUT)
     set(t_TIMEOUT ${SLIP_TEST_TIMEOUT})
   endif()
+  math(EXPR timeout "${t_TIMEOUT} * ${SLIP_TIMEOUT_FACTOR}")
   add_test(NAME ${name} COMMAND ${t_COMMAND} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS ${t_LABEL} TIMEOUT ${t_TIMEOUT} SKIP_RETURN_CODE 77
+  set_tests_properties(${name} PROPERTIES LABELS ${t_LABEL} TIMEOUT ${timeout} SKIP_RETURN_CODE 77
     ENVIRONMENT "${SLIP_MPI_TEST_ENVIRONMENT};PYTHONDONTWRITEBYTECODE=1;SLIP_BINARY_DIR=${CMAKE_BINARY_DIR}")
   if(NOT t_LABEL STREQUAL "cpu")
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
