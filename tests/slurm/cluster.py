@@ -97,7 +97,9 @@ class Cluster:
         self.config.write_text(CONFIG.format(host=host, port=port, run=self.run, nodes=lines))
         (self.run / "gres.conf").write_text(f"Name=gpu Type=fake File={self.run}/gpu/[0-{GPUS - 1}]\n")
         (self.run / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainDevices=no\n")
-        self.environment = {**os.environ, **ENVIRONMENT, "SLURM_CONF": str(self.config)}
+        # Clusters on one machine give jobs the same names: ranks of one must not find those of another at a port used before.
+        ports = {"OMPI_MCA_btl_tcp_port_min_v4": str(20000 + os.getpid() % 120 * 100), "OMPI_MCA_btl_tcp_port_range_v4": "100"}
+        self.environment = {**os.environ, **ENVIRONMENT, **ports, "SLURM_CONF": str(self.config)}
 
     def daemon(self, *command):
         with open(self.run / f"{command[0]}.out", "a") as out:
