@@ -42,7 +42,7 @@ template <class T, class G = T> struct HeadRopeBwd {
   RopeTable table;
   const int* position;  // (rows)
   View2<const G> dy;    // (rows, heads*head_dim)
-  View2<T> dx;          // (rows, heads*head_dim), may alias dy when G is T
+  View2<T> dx;          // (rows, heads*head_dim); may be x (whose content is then lost), or dy when G is T
   Acc<T>* dgain;        // (head_dim), added to
   Acc<T>* scratch;      // head_rope_bwd_scratch(...) elements; the CPU needs none
 };

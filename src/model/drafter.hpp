@@ -19,17 +19,16 @@ struct DrafterLimits {
   int64_t positions;  // rotary table: longest document plus a block
 };
 
-// Activations of a row's context, kept until context_backward.
+// Activations of a row's context, kept until context_backward, which puts gradients in their places.
 template <class T> struct ContextBuffers {
-  View2<T> x;            // (S, K*H) joined taps
-  View2<T> fc, c;        // (S, H) fc output and its norm: what all layers project
-  Acc<T>* inv_rms;       // (S)
-  View2<T> kv;           // (S, layers*2*kv_heads*d) projections, before norm and rotation of the keys
-  View2<T> k;            // (S, layers*kv_heads*d) keys as attention reads them
-  Acc<T>* k_inv_rms;     // (layers, S, kv_heads)
-  View2<Acc<T>> dkv;     // gradient of keys (as attention reads them) and values, summed over the passes
-  View2<T> dkv_project;  // the same before rotation and norm, as the products read it
-  View2<T> dc;           // (S, H)
+  View2<T> x;         // (S, K*H) joined taps
+  View2<T> fc, c;     // (S, H) fc output and its norm: what all layers project; then the gradient in c
+  Acc<T>* inv_rms;    // (S)
+  View2<T> kv;        // (S, layers*2*kv_heads*d) projections, before norm and rotation of the keys;
+                      // then their gradient, as the products read it
+  View2<T> k;         // (S, layers*kv_heads*d) keys as attention reads them
+  Acc<T>* k_inv_rms;  // (layers, S, kv_heads)
+  View2<Acc<T>> dkv;  // gradient of keys (as attention reads them) and values, summed over the passes
 };
 
 // Activations of one layer for one pass of blocks; M = blocks * block rows.

@@ -125,6 +125,8 @@ void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const 
   const DrafterWidths n = widths(d.model);
   const auto rows = [&](const auto& v) { return v.rows_from(0, tokens); };
   ContextBuffers<T>& c = d.context;
+  // No pass over blocks follows: of all layers' keys and values the gradients take the projections' places.
+  const View2<T> dkv = rows(c.kv);
   for (size_t l = 0; l < d.w.layers.size(); ++l) {
     head_rope_bwd<T, A>({.x = layer_keys(rows(c.kv), n, l),
                          .heads = n.kv_heads,
@@ -134,23 +136,21 @@ void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const 
                          .table = d.rope,
                          .position = position,
                          .dy = layer_keys(rows(c.dkv), n, l),
-                         .dx = layer_keys(rows(c.dkv_project), n, l),
+                         .dx = layer_keys(dkv, n, l),
                          .dgain = d.g.layers[l].k_norm,
                          .scratch = d.blocks.scratch},
                         queue);
-    if constexpr (!std::is_same_v<T, A>) {
-      cast<T, A, T>({.from = layer_values(rows(c.dkv), n, l), .to = layer_values(rows(c.dkv_project), n, l)},
-                    queue);
-    }
+    cast<T, A, T>({.from = layer_values(rows(c.dkv), n, l), .to = layer_values(dkv, n, l)}, queue);
   }
-  matmul<T, A>({Product::tn, rows(c.dkv_project), rows(c.c), d.g.kv_all, true}, queue);
+  matmul<T, A>({Product::tn, dkv, rows(c.c), d.g.kv_all, true}, queue);
   if (on_ready) on_ready(d.g.norm - d.grads);
-  matmul<T, T>({Product::nn, rows(c.dkv_project), d.w.kv_all, rows(c.dc)}, queue);
+  const View2<T> dc = rows(c.c);  // the product above was the last that reads c
+  matmul<T, T>({Product::nn, dkv, d.w.kv_all, dc}, queue);
   rmsnorm_bwd<T>({.x = rows(c.fc),
                   .gain = d.w.hidden_norm,
                   .inv_rms = c.inv_rms,
-                  .dy = rows(c.dc),
-                  .dx = rows(c.dc),
+                  .dy = dc,
+                  .dx = dc,
                   .dgain = d.g.hidden_norm,
                   .scratch = d.blocks.scratch},
                  queue);
@@ -159,7 +159,7 @@ void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const 
   for (int64_t end = h; end > 0;) {
     const int64_t first = (end - 1) / most * most;
     const View2<A> piece = d.g.fc.rows_from(first, end - first);
-    matmul<T, A>({Product::tn, rows(c.dc).cols_from(first, end - first), rows(c.x), piece, true}, queue);
+    matmul<T, A>({Product::tn, dc.cols_from(first, end - first), rows(c.x), piece, true}, queue);
     if (on_ready) on_ready(piece.data - d.grads);
     end = first;
   }

@@ -19,12 +19,6 @@ template <class T> ContextBuffers<T> make_context(const DrafterModel& m, int64_t
   c.k = a.take2<T>("drafter.context.k", tokens, m.layers * n.kv, key);
   c.k_inv_rms = a.take<Acc<T>>("drafter.context.k_inv_rms", m.layers * tokens * m.kv_heads, key);
   c.dkv = a.take2<Acc<T>>("drafter.context.dkv", tokens, m.layers * 2 * n.kv, key);
-  if constexpr (std::is_same_v<T, Acc<T>>) {
-    c.dkv_project = c.dkv;  // same type: rotated back in place
-  } else {
-    c.dkv_project = a.take2<T>("drafter.context.dkv_project", tokens, m.layers * 2 * n.kv, key);
-  }
-  c.dc = a.take2<T>("drafter.context.dc", tokens, n.h, key);
   return c;
 }
 

@@ -171,6 +171,12 @@ template <class T, class G> void check_backward(const Queue& q) {
       EXPECT_TRUE(same_bits(dy, dx));
       EXPECT_TRUE(same_bits(dgain, dgain2));
     }
+    const DeviceArray<G> again(q, mdy);
+    const DeviceArray<A> dgain3(q, start);
+    a.dy = again.view(), a.dx = x.view(), a.dgain = dgain3.data();  // in the place of x
+    head_rope_bwd(a, q);
+    EXPECT_TRUE(same_bits(x, dx));
+    EXPECT_TRUE(same_bits(dgain, dgain3));
   }
 }
 TYPED_TEST(HeadRope, Backward) {
