@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "comm/collectives.hpp"
 #include "comm/heartbeat.hpp"
 #include "core/log.hpp"
@@ -18,7 +20,7 @@ NodeLoad::NodeLoad(const Comm* comm, int kind, bool share_gpu, double timeout_s,
   };
   const Deadline deadline = deadline_in(timeout_s);
   Comm group = split_by_node(*comm, kind, "weights of a node", deadline);
-  if (group.size() == 1) return;
+  if (!group || group.size() == 1) return;
   broadcast_.emplace(std::move(group), !queue.on_cpu() && !share_gpu, timeout_s, queue);
   spread_ = {.reads = broadcast_->root(),
              .pass = [this](void* data, int64_t bytes) { broadcast_->pass(data, bytes); },
@@ -57,11 +59,26 @@ TargetWeights<T> frozen_weights(const RunOptions& o, const RunInputs& in, const 
   return weights;
 }
 
+template <class T>
+void load_drafter(Drafter<T>& d, const std::string& folder, const NodeLoad& load, const Queue& queue) {
+  const WeightSpread* spread = load.hooks().spread;
+  if (spread == nullptr || spread->reads) set_weights(d, published_parameters(d.layout, folder), queue);
+  if (spread == nullptr) return;
+  const int64_t bytes = d.layout.count * static_cast<int64_t>(sizeof(T)), most = StreamLimits().piece_bytes;
+  for (int64_t at = 0; at < bytes; at += most) {
+    spread->pass(reinterpret_cast<char*>(d.weights) + at, std::min(most, bytes - at));
+    load.hooks().progress();
+  }
+  spread->finish();
+}
+
 template TargetWeights<float> frozen_weights(const RunOptions&, const RunInputs&, const TargetParts&,
                                              const Ranks&, Arena&, const Queue&);
+template void load_drafter(Drafter<float>&, const std::string&, const NodeLoad&, const Queue&);
 #if SLIP_HAVE_CUDA
 template TargetWeights<Bf16> frozen_weights(const RunOptions&, const RunInputs&, const TargetParts&,
                                             const Ranks&, Arena&, const Queue&);
+template void load_drafter(Drafter<Bf16>&, const std::string&, const NodeLoad&, const Queue&);
 #endif
 
 }  // namespace slip

@@ -250,10 +250,7 @@ void check_everything(const RunOptions& o, const RunInputs& in) {
   in.corpus->validate(in.target.vocab);
   if (in.eval) in.eval->validate(in.target.vocab);
   if (!o.synthetic) check_target_tensors(in.target, WeightFolder(c.target.path), target_parts(in, true));
-  if (!c.drafter.init_from.empty()) {
-    const WeightFolder drafter(c.drafter.init_from);
-    for (const NamedShape& t : drafter_tensors(in.drafter)) need_published(drafter, t.name, t.shape);
-  }
+  if (!c.drafter.init_from.empty()) check_published(in.drafter, c.drafter.init_from);
   if (in.checkpoint) {
     const std::string problem = checkpoint_problem(*in.checkpoint, true);
     if (!problem.empty()) fail_input(fmt::format("{}: {}", *in.checkpoint, problem));

@@ -24,8 +24,15 @@ void at_least(const char* name, int64_t value, int64_t least) {
 
 }  // namespace
 
-void AnswerOptions::add_to(Options& options) {
-  options.number("max-new", &max_new, "tokens of an answer at most")
+void AnswerOptions::add_to(Options& options, bool needs_drafter) {
+  options.need("target", &target, "folder of the target: config.json and safetensors");
+  if (needs_drafter) {
+    options.need("drafter", &drafter, "folder of the drafter: config.json and model.safetensors");
+  } else {
+    options.text("drafter", &drafter, "folder of a drafter, to decode with");
+  }
+  options.need("prompts", &prompts, "token shard, glob or several separated by commas")
+      .number("max-new", &max_new, "tokens of an answer at most")
       .number("block", &block, "tokens verified at once, up to the trained block (0: that)")
       .text("temperature", &temperature_text_,
             "0: greedy; above: the target's tokens are sampled, drafts stay greedy (lossless)")

@@ -61,9 +61,9 @@ int64_t first_difference(const Response& a, const Response& b) {
 
 std::string decode_json(const DecodeOptions& o, const std::string& kind, const Prompts& prompts,
                         const Decoded& d) {
-  Facts out{{"target", o.target},
-            {"drafter", o.drafter},
-            {"prompts", o.prompts},
+  Facts out{{"target", o.answers.target},
+            {"drafter", o.answers.drafter},
+            {"prompts", o.answers.prompts},
             {"device", kind},
             {"block", o.answers.block},
             {"max_new", o.answers.max_new},
@@ -109,8 +109,8 @@ std::string decode_json(const DecodeOptions& o, const std::string& kind, const P
 std::string decode_text(const DecodeOptions& o, const std::string& kind, const Prompts& prompts,
                         const Decoded& d) {
   const Acceptance a = acceptance_of(d.responses, o.answers.block);
-  std::string out = fmt::format("{} prompts of {}, {}, block {}, temperature {}\n", a.responses, o.prompts,
-                                kind, o.answers.block, o.answers.temperature);
+  std::string out = fmt::format("{} prompts of {}, {}, block {}, temperature {}\n", a.responses,
+                                o.answers.prompts, kind, o.answers.block, o.answers.temperature);
   for (size_t i = 0; i < d.responses.size() && static_cast<int64_t>(i) < o.show; ++i) {
     const Response& r = d.responses[i];
     out += fmt::format("  document {}: {} tokens in {} cycles{}\n", prompts.list[i].document, r.tokens.size(),

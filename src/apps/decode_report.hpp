@@ -10,10 +10,9 @@
 namespace slip {
 
 struct DecodeOptions {
-  std::string target, drafter, prompts;
   AnswerOptions answers;
   int64_t show = 0, ranks = 1;
-  bool baseline = false, untrained = false, synthetic = false;
+  bool baseline = false;
 };
 
 struct Decoded {

@@ -185,6 +185,11 @@ const TensorInfo& need_published(const WeightFolder& weights, const std::string&
   return weights.need(name, shape);
 }
 
+void check_published(const DrafterModel& m, const std::string& folder) {
+  const WeightFolder weights(folder);
+  for (const NamedShape& t : drafter_tensors(m)) need_published(weights, t.name, t.shape);
+}
+
 std::vector<float> published_parameters(const ParameterLayout& layout, const std::string& folder) {
   const WeightFolder weights(folder);
   for (const ParameterLayout::Entry& e : layout.entries) need_published(weights, e.name, e.shape);

@@ -80,6 +80,8 @@ std::vector<float> initial_parameters(const DrafterModel&, const ParameterLayout
 // context_proj, context_norm and final_norm. Fails as WeightFolder::need does.
 const TensorInfo& need_published(const WeightFolder&, const std::string& name,
                                  const std::vector<int64_t>& shape);
+// All tensors of a published drafter folder are there, by name and shape; fails as need_published does.
+void check_published(const DrafterModel&, const std::string& folder);
 // A published drafter folder (warm start), names and shapes checked.
 std::vector<float> published_parameters(const ParameterLayout&, const std::string& folder);
 

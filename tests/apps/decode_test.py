@@ -105,7 +105,21 @@ class Ranks(Decode):
         ids = [[r["ids"] for r in self.decode(*options, ranks=n)["responses"]] for n in (None, 3)]
         self.assertEqual(ids[0], ids[1])
 
+    def test_weights_are_read_once(self):
+        shutil.copy(PROMPTS, self.folder / "prompts.h5")
+        self.assert_one_reads([TARGET / "model.safetensors", TRAINED / "model.safetensors"], 3, "decode", "--target", TARGET, "--drafter", TRAINED,
+                              "--prompts", self.folder / "prompts.h5", "--device", DEVICE, "--precision", "fp32", "--documents", 12)
+
     def test_a_refusal_is_said_once(self):
+        for folder, name in ((TARGET, "model.layers.1.mlp.up_proj.weight"), (TRAINED, "layers.0.mlp.up_proj.weight")):
+            shutil.copytree(folder, self.folder / "cut")
+            file = self.folder / "cut/model.safetensors"
+            file.write_bytes(file.read_bytes().replace(name.encode(), name.encode()[:-1] + b"x"))
+            folders = {"--target": TARGET, "--drafter": TRAINED, "--target" if folder == TARGET else "--drafter": self.folder / "cut"}
+            done = run("decode", *[w for pair in folders.items() for w in pair], "--prompts", PROMPTS, "--device", "cpu", ranks=3)
+            self.assertEqual((done.code, done.out, done.err.count("error")), (3, "", 1), done)
+            self.assertIn(name, done.err)
+            shutil.rmtree(self.folder / "cut")
         done = run("decode", "--target", TARGET, "--drafter", TRAINED, "--prompts", self.folder / "absent.h5", "--device", "cpu", ranks=2)
         self.assertEqual((done.code, done.out, done.err.count("absent.h5")), (3, "", 1), done)
 

@@ -79,6 +79,18 @@ class Generate(Folder):
         self.assertEqual(self.documents("a.h5"), self.documents("b.h5"))
         self.assertNotEqual(self.documents("a.h5"), self.documents("c.h5"))
 
+    def test_weights_are_read_once(self):
+        weights = [TARGET / "model.safetensors", TRAINED / "model.safetensors"]
+        options = "--documents", 12, "--max-new", 60, "--drafter", TRAINED
+        self.assert_one_reads(weights, 2, *self.arguments("two.h5", *options))
+        self.generate("one.h5", *options)
+        self.assertEqual((self.folder / "two.h5").read_bytes(), (self.folder / "one.h5").read_bytes())
+
+    def test_more_ranks_than_prompts(self):
+        for name, ranks in (("one.h5", None), ("three.h5", 3)):  # the third loads nothing
+            self.generate(name, "--documents", 2, "--max-new", 20, "--drafter", TRAINED, ranks=ranks)
+        self.assertEqual((self.folder / "three.h5").read_bytes(), (self.folder / "one.h5").read_bytes())
+
     def test_goes_on_after_a_kill(self):
         self.generate("whole.h5", "--max-new", 150)
         for ranks, more in ((None, 2), (2, None)):

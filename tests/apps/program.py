@@ -14,7 +14,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = os.environ["SLIP_BINARY_DIR"]
 GOLDEN = ROOT / "tests" / "golden"
 sys.path.insert(0, str(ROOT / "data" / "tiny"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 import hf  # noqa: E402  (safetensors with numpy)
+from reads import bytes_read  # noqa: E402
 
 
 class Done:
@@ -44,6 +46,18 @@ def run(*arguments, ranks=None, timeout=90):
     process = subprocess.run(command(*arguments, ranks=ranks), cwd=ROOT, capture_output=True, text=True, timeout=timeout)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Done(process, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def reads(*arguments, ranks):
+    """Runs it so; what it said, and the bytes that each rank read, ascending. The arguments name a folder of the test: by it the ranks are found."""
+    word = next(str(a) for a in arguments if "slip-test-" in str(a))
+    with tempfile.TemporaryFile("w+") as said:
+        job = subprocess.Popen(command(*arguments, ranks=ranks), cwd=ROOT, stdout=said, stderr=said)
+        read = bytes_read(job, pathlib.Path(BUILD, "slipstream").resolve(), word)
+        said.seek(0)
+        if job.returncode != 0:
+            raise AssertionError(said.read())
+        return said.read(), read
 
 
 def write_shard(path, documents, vocab, mask_token, *options):
@@ -97,6 +111,14 @@ class Folder(unittest.TestCase):
 
     def tree(self):
         return sorted(str(p.relative_to(self.folder)) for p in self.folder.rglob("*"))
+
+    def assert_one_reads(self, weights, ranks, *arguments):
+        """Of these ranks one reads the files `weights`, and the others are sent what it read."""
+        size = sum(pathlib.Path(w).stat().st_size for w in weights)
+        said, read = reads(*arguments, ranks=ranks)
+        self.assertEqual(len(read), ranks, said)
+        self.assertGreater(read[-1] - read[-2], 0.95 * size, read)
+        self.assertLess(read[-2] - read[0], 0.05 * size, read)
 
     def small_run(self):
         """Settings of a run of one step on a copy of tiny-qwen3, all files in the folder."""
