@@ -25,6 +25,22 @@
 namespace slip {
 namespace {
 
+// What a drafter's time went on; the metrics have that of drafter 0 alone.
+struct Spent {
+  double rows = 0, seconds = 0, features_s = 0, sums_s = 0, exposed_s = 0;
+  void add(double step_rows, const StepReport& r) {
+    rows += step_rows, seconds += r.seconds, features_s += r.wait_features_s;
+    sums_s += r.reduce_s, exposed_s += r.reduce_exposed_s;
+  }
+  std::string text() const {
+    return fmt::format(
+        "{} rows in {:.1f} s of steps, {:.1f} s waiting for features; sums of gradients took {:.1f} s, "
+        "{:.1f} "
+        "s of it after the backward pass",
+        rows, seconds, features_s, sums_s, exposed_s);
+  }
+};
+
 template <class T> class DrafterRank {
  public:
   DrafterRank(const RunOptions& o, const RunInputs& in, const Plan& plan, Ranks& ranks, Arena& arena,
@@ -93,6 +109,7 @@ template <class T> class DrafterRank {
   GradientSum<T> gradients_;
   std::optional<PromptEvaluator<T>> prompts_;
   double waited_s_ = 0, ready_ = 0;  // of this step
+  Spent spent_;
   int64_t saved_step_ = -1;
   CheckpointSaver saver_;
   Clock::time_point started_ = Clock::now(), saved_at_ = Clock::now();
@@ -314,6 +331,7 @@ template <class T> int DrafterRank<T>::run() {
     report.dump_wait_s = feed_.dump_wait_s();
     report.rows_ready = rows > 0 ? ready_ / rows : 0;
     report.taps = feed_.tap_times();
+    spent_.add(rows, report);
     last = Clock::now();
     if (updated && log_) log_->step(report);
     if (sums.stop > 0) {
@@ -330,6 +348,7 @@ template <class T> int DrafterRank<T>::run() {
   feed_.finish();
   save(stopped ? "asked to stop" : "the end");
   saver_.wait();
+  if (plan_.ranks > 1) log_info(fmt::format("drafter rank {}: {}", ranks_.drafter_index(), spent_.text()));
   if (writes() && !saves()) report();
   if (!writes()) return stopped ? kStopped : kOk;
   if (stopped) {

@@ -1,4 +1,5 @@
-// 2 ranks or more: what rank 0 has is everywhere, on the CPU and where ranks share a GPU.
+// 2 ranks or more: what rank 0 has is everywhere, on the CPU, where ranks share a GPU, and by NCCL where each
+// has one.
 #include "comm/node_broadcast.hpp"
 
 #include "comm/session.hpp"
@@ -22,9 +23,8 @@ std::vector<char> pattern(int64_t bytes, int seed) {
   return v;
 }
 
-TEST(NodeBroadcast, EveryByteOfEveryPiece) {
-  const TestQueue queue = make_queue(kDevice);
-  NodeBroadcast broadcast(split_by_node(world(), 0, "node", soon()), false, 60, queue);
+void pass_every_byte(bool nccl, const Queue& queue) {
+  NodeBroadcast broadcast(split_by_node(world(), 0, "node", soon()), nccl, 60, queue);
   EXPECT_EQ(broadcast.root(), world().rank() == 0);
   const std::vector<int64_t> sizes = {1, 4097, 3 << 20, 5, 1 << 20};
   std::vector<Buffer> pieces;
@@ -43,6 +43,16 @@ TEST(NodeBroadcast, EveryByteOfEveryPiece) {
     EXPECT_TRUE(got == pattern(sizes[i], 1 + static_cast<int>(i))) << i;
   }
 }
+
+TEST(NodeBroadcast, EveryByteOfEveryPiece) { pass_every_byte(false, make_queue(kDevice)); }
+
+#if SLIP_TEST_GPU
+TEST(NodeBroadcast, EveryByteByNccl) {
+  if (cuda_device_count() < world().size()) GTEST_SKIP() << "needs a GPU for each rank";
+  const CudaQueue queue(session().local_rank());
+  pass_every_byte(true, queue);
+}
+#endif
 
 TEST(NodeBroadcast, RanksOfOneKindOnOneHost) {
   const int size = world().size(), me = world().rank();

@@ -1,132 +1,41 @@
+#!/usr/bin/env python3
 """What two GPUs of one host (`dumping_in_turn`: one) are to show, in parts that can be run one by one and again:
 
   tests/gpus/two_gpus.py --build DIR --out FOLDER [PART...]     all parts unless named; one that has its result in FOLDER is left out
   tests/gpus/two_gpus.py --dry ...                              the same script on CPU ranks with the tiny models: tries the script, not the machine
 
-Each part writes FOLDER/PART.json; `table` prints what is there. A part takes a minute or two; NCCL_NVLS_ENABLE=0 is set.
+Each part writes FOLDER/PART.json. NCCL_NVLS_ENABLE=0 is set.
 """
-import argparse
 import json
-import os
 import pathlib
-import random
 import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
-import time
 import zlib
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "1",
-               "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
-
+from machine import NO_EVALUATION, ROOT, TINY, Machine, faults as disturbed, largest_difference, options, options_of, run_parts
+from reads import bytes_read
 
 GRADIENT_BYTES = 4 * 1048626176  # of the drafter of configs/qwen3-8b-drafter.json, fp32
 
 
-class Machine:
-    def __init__(self, o):
-        self.dry, self.out, self.program = o.dry, pathlib.Path(o.out).resolve(), str(pathlib.Path(o.build).resolve() / "slipstream")
-        self.work, self.set = pathlib.Path(o.work), [w for pair in o.set for w in ("--set", pair)]
-        self.device = "cpu" if o.dry else "cuda"
-        self.work.mkdir(parents=True, exist_ok=True)
-        self.out.mkdir(parents=True, exist_ok=True)
-
-    def command(self, ranks, *words):
-        start = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--quiet"] if ranks > 1 else []
-        return [*start, self.program, *map(str, words)]
-
-    def run(self, ranks, *words, timeout=150, code=0, env=None):
-        done = subprocess.run(self.command(ranks, *words), cwd=ROOT, capture_output=True, text=True, timeout=timeout, env={**os.environ, **ENVIRONMENT, **(env or {})})
-        if code is not None and done.returncode != code:
-            raise RuntimeError(f"{words[:4]}: exit code {done.returncode}, expected {code}\n{done.stderr[-3000:]}")
-        return done
-
-    def shard(self, name, vocab, mask, documents, length):
-        path = self.work / f"{name}.h5"
-        if not path.exists():
-            numbers = random.Random(1)
-            lines = self.work / f"{name}.jsonl"
-            with open(lines, "w") as f:
-                for _ in range(documents):
-                    ids = [numbers.randrange(min(vocab - 1, mask)) for _ in range(length)]
-                    f.write(json.dumps({"input_ids": ids, "loss_mask": [0] * (length // 8) + [1] * (length - length // 8)}) + "\n")
-            subprocess.run([sys.executable, ROOT / "data/prepare", "--input", lines, "--out", path, "--vocab-size", str(vocab), "--mask-token", str(mask)],
-                           check=True, capture_output=True)
-        return path
-
-    def train(self, ranks, name, config, *options, **settings):
-        """Runs and returns what metrics.jsonl says, and the seconds until its first line."""
-        return self.trains([(ranks, name, None)], config, *options, **settings)[0]
-
-    def trains(self, runs, config, *options, **settings):
-        """Several runs side by side: (ranks, name, the GPU that it sees, or None: all)."""
-        jobs, began = [], time.monotonic()
-        for ranks, name, gpu in runs:
-            log = self.work / name
-            shutil.rmtree(log, ignore_errors=True)
-            sets = [w for k, v in {"log.dir": log, **{k.replace("__", "."): v for k, v in settings.items()}}.items() for w in ("--set", f"{k}={v}")]
-            sets = [*self.set, *sets]
-            see = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}
-            with open(self.out / f"{name}.log", "w") as f:
-                jobs.append((name, log, subprocess.Popen(self.command(ranks, "train", "--config", config, "--device", self.device, *options, *sets), cwd=ROOT,
-                                                         stdout=f, stderr=f, env={**os.environ, **ENVIRONMENT, **see})))
-        first = {}
-        while any(job.poll() is None for _, _, job in jobs):
-            for name, log, job in jobs:
-                if name not in first and (log / "metrics.jsonl").exists() and (log / "metrics.jsonl").stat().st_size > 0:
-                    first[name] = time.monotonic() - began
-                if time.monotonic() - began > 200:
-                    job.kill()
-            time.sleep(0.05)
-        for name, _, job in jobs:
-            if job.returncode != 0:
-                raise RuntimeError(f"{name}: exit code {job.returncode}\n" + (self.out / f"{name}.log").read_text()[-3000:])
-        return [Result([json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()], first.get(name), json.loads((log / "plan.json").read_text()))
-                for name, log, _ in jobs]
-
-    def sum_alone_s(self):
-        """The sum of the gradients with nothing beside it, from the rate of `bench wire`'s largest sum."""
-        rows = [json.loads(line) for line in self.run(2, "bench", "wire", "--device", self.device).stdout.splitlines()]
-        return GRADIENT_BYTES / max(r["gb_s"] for r in rows if r["op"] == "allreduce") / 1e9
-
-    def big(self, shape, documents=32):
-        """Options of a run of that shape with made-up weights; dry: the tiny one."""
-        if self.dry:
-            return "configs/tiny.ini", [], {"train__steps": 8, "eval__tokens": "", "eval__prompts": ""}
-        drafter = json.loads((ROOT / f"configs/{shape}-drafter.json").read_text())
-        shard = self.shard(f"{shape}-{documents}", drafter["vocab_size"], drafter["dflash_config"]["mask_token_id"], documents, 4096)
-        return f"configs/{shape}.ini", ["--synthetic-weights"], {"data__tokens": shard, "data__max_length": 4096, "data__epochs": 0, "train__rows_per_step": 4,
-                                                                 "checkpoint__every_steps": 0, "log__every_steps": 100}
+def dry(m):
+    return m.device == "cpu"
 
 
-class Result:
-    def __init__(self, metrics, first_step_s, plan):
-        self.metrics, self.first_step_s, self.plan = metrics, first_step_s, plan
-
-    def losses(self):
-        return [m["loss"] for m in self.metrics]
-
-    def row(self, skip=4):
-        steady = self.metrics[min(skip, len(self.metrics) // 2):]
-        seconds = sum(m["seconds"] for m in steady)
-        return {"steps": len(steady), "tokens_per_s": sum(m["tokens"] for m in steady) / seconds, "step_s": statistics.median(m["seconds"] for m in steady),
-                "drafters_wait": sum(m["wait_features_s"] for m in steady) / seconds,
-                "targets_wait": statistics.mean(m["target_wait_share"] for m in steady),
-                "rows_ready": statistics.mean(m["rows_ready"] for m in steady),
-                "taps_early_share": statistics.mean(m["taps_early_share"] for m in steady),
-                "taps_late_share": None if any(m["taps_late_s"] is None for m in steady) else sum(m["taps_late_s"] for m in steady) / seconds,
-                "reduce_s": statistics.median(m["reduce_s"] for m in steady), "reduce_exposed_s": statistics.median(m["reduce_exposed_s"] for m in steady),
-                "dump_wait_s": sum(m.get("dump_wait_s", 0) for m in steady),
-                "first_step_s": self.first_step_s, "rank_gb": [round(r["memory_bytes"] / 1e9, 2) for r in self.plan["rank"]],
-                "expected_busy": self.plan["expected_busy"]}
+def sum_alone_s(m):
+    """The sum of the gradients with nothing beside it, from the rate of `bench wire`'s largest sum."""
+    rows = [json.loads(line) for line in m.run(2, "bench", "wire", "--device", m.device).stdout.splitlines()]
+    return GRADIENT_BYTES / max(r["gb_s"] for r in rows if r["op"] == "allreduce") / 1e9
 
 
-def largest_difference(a, b):
-    return max(abs(x / y - 1) for x, y in zip(a, b))
+def big(m, shape, documents=32):
+    """Configuration, options and settings of a run of that shape with made-up weights; dry: the tiny one."""
+    config = TINY if dry(m) else f"configs/{shape}.ini"
+    options, settings = m.job(config, documents)
+    return config, options, {**settings, "train__rows_per_step": 4, **({"train__steps": 8} if dry(m) else {})}
 
 
 def doctor(m):
@@ -143,15 +52,15 @@ def wire(m):
 def tiny(m):
     """The README's main job: one rank, 1+1, and 1+1 again."""
     settings = {"train__steps": 60, "train__precision": "fp32", "eval__tokens": "", "eval__prompts": ""}
-    one, two, again = (m.train(n, name, "configs/tiny.ini", **settings) for n, name in ((1, "tiny1"), (2, "tiny11"), (2, "tiny11b")))
+    one, two, again = (m.train(n, name, TINY, **settings) for n, name in ((1, "tiny1"), (2, "tiny11"), (2, "tiny11b")))
     return {"bit_equal_twice": two.losses() == again.losses(), "from_one_rank": largest_difference(two.losses(), one.losses())}
 
 
 def eight(m):
     """Qwen3-8B: one rank in turn, and 1+1."""
-    config, options, settings = m.big("qwen3-8b")
+    config, options, settings = big(m, "qwen3-8b")
     alone = m.train(1, "8b1", config, *options, **{**settings, "train__steps": 8})
-    pair = m.train(2, "8b11", config, *options, **{**settings, "train__steps": 8 if m.dry else 40})
+    pair = m.train(2, "8b11", config, *options, **{**settings, "train__steps": 8 if dry(m) else 40})
     busy = alone.plan["expected_busy"]  # the shares of one rank's time by FLOPs: a pair is as fast as its slower side
     return {"in turn": alone.row(), "1+1": pair.row(), "largest loss difference": largest_difference(alone.losses()[:8], pair.losses()[:8]),
             "1+1 over in turn, planned": 1 / max(busy.values()), "measured": pair.row()["tokens_per_s"] / alone.row()["tokens_per_s"]}
@@ -159,7 +68,7 @@ def eight(m):
 
 def dumping(m):
     """1+1, without and with a dump of what the target computes."""
-    config, options, settings = m.big("qwen3-8b")
+    config, options, settings = big(m, "qwen3-8b")
     settings["train__steps"] = 8
     folder = m.work / "dumped"
     shutil.rmtree(folder, ignore_errors=True)
@@ -173,8 +82,8 @@ def dumping(m):
 
 def dumping_in_turn(m):
     """What dumping costs one rank on one GPU, where the disk keeps up and in memory; each run between two without."""
-    config, options, settings = m.big("qwen3-8b", documents=80)
-    settings["train__steps"] = 8 if m.dry else 16  # all in epoch 0, whose rows are dumped
+    config, options, settings = big(m, "qwen3-8b", documents=80)
+    settings["train__steps"] = 8 if dry(m) else 16  # all in epoch 0, whose rows are dumped
     rows, plain = {}, [m.train(1, "plain0", config, *options, **settings).row(skip=4)]
     for name, place in (("disk", m.work), ("memory", pathlib.Path("/dev/shm"))):
         if shutil.disk_usage(place).free < 13e9:
@@ -190,13 +99,13 @@ def dumping_in_turn(m):
 
 
 def twentyseven(m):
-    config, options, settings = m.big("qwen3.6-27b")
-    return {"1+1": m.train(2, "27b11", config, *options, **{**settings, "train__steps": 8 if m.dry else 14}).row()}
+    config, options, settings = big(m, "qwen3.6-27b")
+    return {"1+1": m.train(2, "27b11", config, *options, **{**settings, "train__steps": 8 if dry(m) else 14}).row()}
 
 
 def offline(m):
     """Two drafters from feature shards: the gradients' sum, and what of it is not hidden under the backward pass."""
-    config, options, settings = m.big("qwen3-8b")
+    config, options, settings = big(m, "qwen3-8b")
     settings = {**settings, "train__steps": 12}
     folder = m.work / "features"
     if not (folder / "manifest.json").exists():
@@ -209,17 +118,17 @@ def offline(m):
     two, again = (m.train(2, name, config, *options, **{**settings, "train__rows_per_step": 2}) for name in ("off2", "off2b"))
     # Two that meet at the end of each step take the slower one's time.
     bare, row = statistics.median(max(a["seconds"], b["seconds"]) for a, b in list(zip(half[0].metrics, half[1].metrics))[4:]), two.row()
-    alone = m.sum_alone_s()
+    alone = sum_alone_s(m)
     exposed = row["step_s"] - bare
     return {"one drafter, 2 rows": one.row(), "one drafter, 1 row": [h.row() for h in half], "two drafters, 2 rows": row,
             "bit_equal_twice": two.losses() == again.losses(), "largest loss difference": largest_difference(two.losses(), one.losses()),
-            "gradient_bytes": None if m.dry else GRADIENT_BYTES, "sum alone_s": alone, "step of two without a sum_s": bare, "step longer by_s": exposed, "hidden by steps": 1 - exposed / alone,
+            "gradient_bytes": None if dry(m) else GRADIENT_BYTES, "sum alone_s": alone, "step of two without a sum_s": bare, "step longer by_s": exposed, "hidden by steps": 1 - exposed / alone,
             "hidden by events": 1 - row["reduce_exposed_s"] / alone}
 
 
 def weights(m):
     """A sharded checkpoint for two target ranks of one node: read once; `dump` gives the same bits as one rank that reads alone."""
-    if m.dry:
+    if dry(m):
         model, drafter = ROOT / "data/tiny/target", ROOT / "configs/tiny-drafter.json"
         tokens = ROOT / "data/tiny/heldout.h5"
     else:
@@ -231,23 +140,16 @@ def weights(m):
     for ranks in (1, 2):
         folder = m.work / f"weights{ranks}"
         shutil.rmtree(folder, ignore_errors=True)
-        if not m.dry:
+        if not dry(m):
             subprocess.run("sync; echo 3 > /proc/sys/vm/drop_caches", shell=True, stderr=subprocess.DEVNULL)
-        job = subprocess.Popen(m.command(ranks, "dump", "--config", config, "--device", m.device, "--set", f"dump.dir={folder}"), cwd=ROOT,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **ENVIRONMENT})
-        read = {}
-        while job.poll() is None:
-            for pid in os.listdir("/proc"):  # what each rank has asked of its files so far
-                try:
-                    if os.readlink(f"/proc/{pid}/exe") == m.program:
-                        read[pid] = int(re.search(r"rchar: (\d+)", pathlib.Path(f"/proc/{pid}/io").read_text())[1])
-                except (OSError, TypeError):
-                    pass
-            time.sleep(0.02)
-        said = job.stdout.read()
+        with open(m.out / "weights.log", "w") as f:
+            job = subprocess.Popen(m.command(ranks, "dump", "--config", config, "--device", m.device, "--set", f"dump.dir={folder}"), cwd=ROOT, stdout=f, stderr=f,
+                                   env=m.environment())
+            read = bytes_read(job, m.program, str(folder))
+        said = (m.out / "weights.log").read_text()
         if job.returncode != 0:
             raise RuntimeError(said[-3000:])
-        result[f"{ranks} ranks"] = {"bytes_read": sorted(read.values()), "said": re.findall(r"(\S+ GB read in .*|\d+ bytes of weights received .*)", said)}
+        result[f"{ranks} ranks"] = {"bytes_read": read, "said": re.findall(r"(\S+ GB read in .*|\d+ bytes of weights received .*)", said)}
     difference = json.loads(m.run(1, "inspect", m.work / "weights1", "--diff", m.work / "weights2", "--json", "--documents", "-1").stdout)
     result["tokens_compared"] = difference["tokens_compared"]
     result["values that are equal"] = [t["equal_share"] for t in difference["taps"]]
@@ -308,69 +210,107 @@ def checkpoint(m, layers):
 
 def faults(m):
     """A rank is killed or stopped; then --resume auto goes on, to the same weights as a run that nobody disturbed."""
-    def sha(log):
-        return subprocess.run(["sha256sum", log / "checkpoints/step-00000012/drafter/model.safetensors"], capture_output=True, text=True, check=True).stdout[:16]
+    return disturbed(m, 2, ("transfer:6:1:kill", "load:0:1:kill", "save:4:0:stop", "transfer:6:0:stop"))
 
-    settings = {"train__steps": 12, "eval__tokens": "", "eval__prompts": "", "checkpoint__every_steps": 4, "comm__dead_after_s": 6}
-    m.train(2, "calm", "configs/tiny.ini", **settings)
-    calm, rows = sha(m.work / "calm"), []
-    for fault in ("transfer:6:1:kill", "load:0:1:kill", "save:4:0:stop", "transfer:6:0:stop"):
-        log = m.work / "fault"
-        shutil.rmtree(log, ignore_errors=True)
-        words = ["train", "--config", "configs/tiny.ini", "--device", m.device, *[w for k, v in {"log.dir": log, **{k.replace("__", "."): v for k, v in settings.items()}}.items()
-                                                                                 for w in ("--set", f"{k}={v}")]]
-        with open(m.out / "fault.log", "w") as f:
-            job = subprocess.Popen(m.command(2, *words), cwd=ROOT, stdout=f, stderr=f, env={**os.environ, **ENVIRONMENT, "SLIP_TEST_FAULT": fault}, start_new_session=True)
-            while "test fault" not in (m.out / "fault.log").read_text() and job.poll() is None:
-                time.sleep(0.02)
-            began = time.monotonic()
-            try:
-                job.wait(timeout=40)
-            except subprocess.TimeoutExpired:
-                os.killpg(job.pid, signal.SIGKILL)
-        gone = time.monotonic() - began
-        said = (m.out / "fault.log").read_text()
-        m.run(2, *words, "--resume", "auto")
-        rows.append({"fault": fault, "gone_s": gone, "said": (re.findall(r"slipstream.*?(rank .*is gone.*|.*makes no progress.*)", said) or ["nothing"])[0],
-                     "resumed_bit_equal": sha(log) == calm})
-    return rows
+
+def reduce_faults(m):
+    """The same in the sum of the gradients, where two drafters train from shards."""
+    folder = m.work / "tiny-features"
+    if not (folder / "manifest.json").exists():
+        m.run(2, "dump", "--config", TINY, "--device", m.device, *options_of({"dump__dir": folder, "train__precision": "fp32"}))
+    return disturbed(m, 2, ("reduce:6:0:kill", "reduce:6:1:kill", "reduce:6:0:stop", "reduce:6:1:stop"), data__tokens="", data__features=folder)
 
 
 def refusals(m):
     """Two ranks on one GPU."""
-    if m.dry:
+    if dry(m):
         return {}
-    done = m.run(2, "train", "--config", "configs/tiny.ini", "--device", "cuda", "--set", f"log.dir={m.work}/refused", code=None, env={"CUDA_VISIBLE_DEVICES": "0"})
+    done = m.run(2, "train", "--config", TINY, "--device", "cuda", "--set", f"log.dir={m.work}/refused", code=None, env={"CUDA_VISIBLE_DEVICES": "0"})
     return {"exit_code": done.returncode, "said": [line for line in done.stderr.splitlines() if "error" in line or "--share-gpu" in line][:2]}
 
 
-PARTS = {f.__name__: f for f in (doctor, wire, tiny, eight, offline, weights, faults, refusals, dumping, dumping_in_turn, twentyseven)}
+# What each of two ranks sees, and --device; what must come of it: the exit code, and what the one line says.
+HIDDEN = {"none on rank 1": (("0,1", ""), "cuda", 2, ("rank 1 on", "CUDA_VISIBLE_DEVICES")), "none on rank 0": (("", "0,1"), "cuda", 2, ("CUDA_VISIBLE_DEVICES",)),
+          "none on rank 1, --device auto": (("0,1", ""), "auto", 2, ("rank 1 on", "CUDA_VISIBLE_DEVICES")),
+          "the same one": (("0", "0"), "cuda", 2, ("ranks 0 and 1", "--share-gpu")), "two, and one of them": (("0,1", "0"), "cuda", 2, ("ranks 0 and 1", "--share-gpu")),
+          "one each": (("1", "0"), "cuda", 0, ())}
+
+
+def hidden(m):
+    """A GPU is hidden from a rank by CUDA_VISIBLE_DEVICES: one line that says so and what to do, nothing written."""
+    rows = []
+    for name, (see, device, code, parts) in HIDDEN.items():
+        if dry(m):  # no rank sees a GPU
+            code, parts = (2, ("no CUDA device is visible",)) if device == "cuda" else (0, ())
+        log = m.work / "hidden"
+        shutil.rmtree(log, ignore_errors=True)
+        words = ["train", "--config", TINY, "--device", device, *options_of({**NO_EVALUATION, "log__dir": log, "train__steps": 2, "train__precision": "fp32"})]
+        shell = f'case "$OMPI_COMM_WORLD_RANK" in 0) CUDA_VISIBLE_DEVICES={see[0]} ;; *) CUDA_VISIBLE_DEVICES={see[1]} ;; esac; export CUDA_VISIBLE_DEVICES; exec "$@"'
+        start = m.command(2, *words)
+        at = start.index(str(m.program))
+        done = subprocess.run([*start[:at], "sh", "-c", shell, "rank", *start[at:]], cwd=ROOT, capture_output=True, text=True, timeout=90, env=m.environment())
+        errors = [line for line in done.stderr.splitlines() if "error" in line]
+        row = {"hidden": name, "seen": see, "device": device, "exit_code": done.returncode, "said": errors, "wrote": log.exists()}
+        if done.returncode != code or len(errors) != (code != 0) or any(p not in "".join(errors) for p in parts) or log.exists() != (code == 0):
+            raise RuntimeError(f"{row}\n{done.stderr[-2000:]}")
+        rows.append(row)
+    return rows
+
+
+def node_broadcast(m):
+    """The test of weights passed on, with a GPU for each rank: NCCL."""
+    name = "node_broadcast_test" if dry(m) else "node_broadcast_gpu_test"
+    start = m.command(2)[:-1]
+    done = subprocess.run([*start, m.build / "tests/comm" / name], cwd=ROOT, capture_output=True, text=True, timeout=90,
+                          env=m.environment({"GTEST_COLOR": "no", "SLIP_REQUIRE_GPU": "0" if dry(m) else "1"}))
+    passed, skipped = (re.findall(rf"\[ +{word} \] (NodeBroadcast\.\w+) \(", done.stdout) for word in ("OK", "SKIPPED"))
+    if done.returncode != 0 or not passed or skipped:
+        raise RuntimeError(f"exit code {done.returncode}, skipped: {skipped}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return {"passed": passed}
+
+
+def decoding(m):
+    """Prompts shared by two ranks: the responses of one, the weights read once."""
+    folder = m.work / "decoding"
+    folder.mkdir(exist_ok=True)
+    prompts, drafter = shutil.copy(ROOT / "data/tiny/prompts.h5", folder), ROOT / "tests/golden/tiny-drafter"
+    reports, read = [], {}
+    for ranks in (1, 2):
+        with open(m.out / "decoding.log", "w") as said, open(folder / "report", "w") as report:
+            job = subprocess.Popen(m.command(ranks, "decode", "--target", ROOT / "data/tiny/target", "--drafter", drafter, "--prompts", prompts, "--device", m.device,
+                                             "--precision", "fp32", "--json", "--documents", 20 if dry(m) else 0), cwd=ROOT, stdout=report, stderr=said, env=m.environment())
+            read[f"{ranks} ranks"] = bytes_read(job, m.program, prompts)
+        if job.returncode != 0:
+            raise RuntimeError((m.out / "decoding.log").read_text()[-3000:])
+        reports.append(json.loads((folder / "report").read_text())["responses"])
+    weights = sum((f / "model.safetensors").stat().st_size for f in (ROOT / "data/tiny/target", drafter))
+    two = read["2 ranks"]
+    if reports[0] != reports[1] or two[1] - two[0] < 0.95 * weights:
+        raise RuntimeError(f"equal: {reports[0] == reports[1]}, bytes read: {read}, of weights {weights}")
+    return {"responses": len(reports[0]), "equal": True, "bytes of weights": weights, "bytes_read": read}
+
+
+def losses_27b(m):
+    """Qwen3.6-27B: 1+1 against one GPU that does both in turn."""
+    config, options, settings = big(m, "qwen3.6-27b")
+    settings["train__steps"] = 6
+    alone, pair = (m.train(n, name, config, *options, **settings) for n, name in ((1, "27b1"), (2, "27b11l")))
+    return {"in turn": alone.row(skip=2), "1+1": pair.row(skip=2), "losses": {"in turn": alone.losses(), "1+1": pair.losses()},
+            "largest loss difference": largest_difference(alone.losses(), pair.losses())}
+
+
+PARTS = {f.__name__: (f, minutes) for f, minutes in (
+    (hidden, 1), (node_broadcast, 0.2), (decoding, 0.5), (reduce_faults, 1.7), (losses_27b, 1.5), (doctor, 0.2), (wire, 0.5), (tiny, 0.3), (eight, 1), (twentyseven, 0.7), (offline, 1),
+    (weights, 1), (faults, 1.5), (refusals, 0.1), (dumping, 1.5), (dumping_in_turn, 3))}
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--build", required=True)
-    p.add_argument("--out", required=True)
-    p.add_argument("--work", default="/tmp/two-gpus", help="scratch: shards, features, run directories")
+    p = options(__doc__)
     p.add_argument("--dry", action="store_true")
-    p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for every training run that does not set it itself")
     p.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART", help=", ".join(PARTS))
     o = p.parse_args()
-    m, failed = Machine(o), 0
-    for name in o.parts or PARTS:
-        path = m.out / f"{name}.json"
-        if path.exists():
-            continue
-        began = time.monotonic()
-        try:
-            result = PARTS[name](m)
-        except Exception as e:  # the other parts still count
-            failed += 1
-            print(f"{name}: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
-            continue
-        path.write_text(json.dumps({"part": name, "seconds": round(time.monotonic() - began, 1), "result": result}, indent=1) + "\n")
-        print(f"== {name}, {time.monotonic() - began:.0f} s\n{json.dumps(result)[:1500]}", flush=True)
-    return 1 if failed else 0
+    m = Machine(o.build, o.out, o.work, "cpu" if o.dry else "cuda", o.set)
+    return run_parts(m, PARTS, o.parts, o.minutes, lambda name, result: json.dumps(result)[:1500])
 
 
 if __name__ == "__main__":
