@@ -95,7 +95,7 @@ class Machine:
                     first[name] = time.monotonic() - began
                 if time.monotonic() - began > timeout and job.poll() is None:
                     os.killpg(job.pid, signal.SIGKILL)
-            if self.device == "cuda" and time.monotonic() - looked > 5:
+            if self.device == "cuda" and len(first) == len(jobs) and time.monotonic() - looked > 5:  # it takes a while: not before the first step
                 now, looked = gpu_memory_gb(), time.monotonic()
                 memory = [max(pair) for pair in zip(memory, now)] if memory else now
             time.sleep(0.05)

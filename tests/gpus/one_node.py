@@ -9,6 +9,7 @@ Each part writes FOLDER/PART.json; FOLDER/rows.jsonl (a line for each measured r
 Exit code 75: some parts did not fit into --minutes, or --total-minutes is used up. NCCL_NVLS_ENABLE=0 is set.
 """
 import json
+import re
 import shutil
 import sys
 
@@ -29,17 +30,19 @@ def roles(split):
     return {} if split is None else {"roles__targets": split[0], "roles__drafters": split[1]}
 
 
-def job(m, config, **how):
-    """The tiny configuration has fewer rows a step than ranks."""
-    words, settings = m.job(config, **how)
+def job(m, config):
+    """Of 192 rows, which steps of 24, 16 or 8 use up; the tiny configuration has fewer rows a step than ranks."""
+    words, settings = m.job(config, documents=192)
     return words, {**settings, **({"train__rows_per_step": m.ranks} if config == TINY else {})}
 
 
-def measured(m, name, config, split, steps):
-    """A run of `steps` steps after 8 that warm up; split: (targets, drafters), or None: as the planner says."""
+def measured(m, name, config, split, **more):
+    """A run of m.steps steps after 8 that warm up; split: (targets, drafters), or None: as the planner says."""
     words, settings = job(m, config)
-    r = m.train(m.ranks, name, config, *words, timeout=520, **settings, **roles(split), train__steps=8 + steps)
-    return {"config": config, "ranks": m.ranks, "targets": r.plan["targets"], "drafters": r.plan["drafters"], "rows_per_step": r.plan["rows_per_step"],
+    r = m.train(m.ranks, name, config, *words, timeout=500, **settings, **roles(split), train__steps=8 + m.steps, **more)
+    if len({step["rows"] for step in r.metrics}) != 1:
+        raise RuntimeError("the end of an epoch has made a short step: train.rows_per_step must divide 192")
+    return {"config": config, "ranks": m.ranks, "targets": r.plan["targets"], "drafters": r.plan["drafters"], "rows_per_step": r.plan["rows_per_step"], "queue_rows": r.plan["queue_rows"],
             "device": r.plan["device"]["name"], **r.row(skip=8), "peak_share": r.peak_shares(skip=8), "rank": r.ranks(), "memory_gb": r.memory()}
 
 
@@ -49,13 +52,13 @@ def doctor(m):
     return {f["what"]: f"{f['health']} {f['found']}" for f in findings if f["what"] in ("ranks", "cores", "GPU", "GPU map", "MPI", "NCCL", "folder")}
 
 
-@part(8.8)
+@part(8.5)
 def planned(m):
     """The large target, in the split that the planner chooses."""
-    return measured(m, "planned", m.config, None, m.steps)
+    return measured(m, "planned", m.config, None)
 
 
-@part(8.8)
+@part(8.5)
 def split(m):
     """The large target in 5+3, or as --split says; a run that the planner's choice has made already is not made again."""
     before = m.out / "planned.json"
@@ -63,13 +66,13 @@ def split(m):
         same = json.loads(before.read_text())["result"]
         if (same["targets"], same["drafters"]) == m.split:
             return {"as": "planned"}
-    return measured(m, "split", m.config, m.split, m.steps)
+    return measured(m, "split", m.config, m.split)
 
 
 @part(4)
 def second(m):
     """The smaller target, in the planner's split."""
-    return measured(m, "second", m.second, None, m.steps)
+    return measured(m, "second", m.second, None)
 
 
 @part(3)
@@ -91,11 +94,19 @@ def resumes(m):
     return faults(m, m.ranks, (f"transfer:6:{last}:kill", f"reduce:6:{drafters - 1}:kill", f"transfer:6:{last}:stop"), **roles(m.split), **rows)
 
 
+@part(8.5)
+def queue(m):
+    """The large target as planned, with as many rows in a drafter's queue as the plan advises."""
+    plan = json.loads(m.run(1, "plan", "--json", "--ranks", m.ranks, *m.train_words(m.config, "queue", [], {**job(m, m.config)[1], "train__steps": 1})[1:]).stdout)
+    advice = re.search(r"; (\d+) keeps all", " ".join(plan["notes"]))
+    return measured(m, "queue", m.config, None, roles__queue_rows=int(advice[1])) if advice else {"as": "planned"}
+
+
 @part(4)
 def dumping(m):
     """The smaller target: features dumped during 20 steps, then every checksum read; beside it the same steps without a dump."""
     rows = m.ranks
-    words, settings = job(m, m.second, documents=24 * rows)
+    words, settings = job(m, m.second)
     settings = {**settings, "train__steps": 20, "train__rows_per_step": rows}
     folder = m.work / "dumped"
     shutil.rmtree(folder, ignore_errors=True)

@@ -15,10 +15,10 @@ def run_table(runs):
     rows = []
     for name, r in runs.items():
         late = r["taps_late_share"]
-        rows.append([f"`{name}`: {r['config']}", f"{r['targets']}+{r['drafters']}", r["steps"], f"{r['tokens_per_s']:,.0f}", f"{r['step_s']:.3f}",
+        rows.append([f"`{name}`: {r['config']}", f"{r['targets']}+{r['drafters']}", r["rows_per_step"], r["queue_rows"], r["steps"], f"{r['tokens_per_s']:,.0f}", f"{r['step_s']:.3f}",
                      *(percent(r["peak_share"][k]) for k in ("all", "targets", "drafters")), percent(r["targets_wait"]), percent(r["drafters_wait"]), percent(late),
                      f"{1e3 * r['reduce_s']:.1f} / {1e3 * r['reduce_exposed_s']:.1f}", f"{r['first_step_s']:.1f}"])
-    return table(["run", "targets + drafters", "steps", "tokens/s", "step, s", "% of peak", "targets' %", "drafters' %", "targets wait", "drafter 0 waits",
+    return table(["run", "targets + drafters", "rows a step", "queue", "steps", "tokens/s", "step, s", "% of peak", "targets' %", "drafters' %", "targets wait", "drafter 0 waits",
                   "transfers end after the forward", "sum of gradients / after the backward pass, ms", "first step, s"], rows)
 
 
@@ -41,7 +41,7 @@ def fault_table(rows):
 def write_page(folder, parts):
     found = {name: json.loads((folder / f"{name}.json").read_text()) for name in parts if (folder / f"{name}.json").exists()}
     results = {name: f["result"] for name, f in found.items()}
-    runs = {name: results[name] for name in ("planned", "split", "second") if "tokens_per_s" in results.get(name, {})}
+    runs = {name: results[name] for name in ("planned", "split", "queue", "second") if "tokens_per_s" in results.get(name, {})}
     rows = [{"run": name, **r} for name, r in runs.items()]
     rows += [{"run": name, **r} for name in ("kills", "resumes") for r in results.get(name, [])]
     rows += [{"run": "dumping", **results["dumping"]}] if "dumping" in results else []
