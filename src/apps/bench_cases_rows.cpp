@@ -182,19 +182,17 @@ template <class T> BenchCases feature_cases(const StepShape& s, const Queue& q) 
                                        a.take<int>("non_finite", 1)};
                    return [=] { join_taps(x, q); };
                  }});
-  if constexpr (!std::is_same_v<T, Acc<T>>) {  // in fp32 nothing is converted
-    out.push_back({"features",
-                   "cast value gradients",
-                   {{"tokens", context}, {"cols", values}},
-                   0,
-                   moved<T>(context, values, 1) + moved<Acc<T>>(context, values, 1),
-                   static_cast<double>(s.rows),
-                   [=](Arena& a) -> Work {
-                     const Cast<Acc<T>, T> x{filled<Acc<T>>(a, "from", context, values, q),
-                                             a.take2<T>("to", context, values)};
-                     return [=] { cast<T>(x, q); };
-                   }});
-  }
+  out.push_back({"features",
+                 "cast value gradients",
+                 {{"tokens", context}, {"cols", values}},
+                 0,
+                 moved<T>(context, values, 1) + moved<Acc<T>>(context, values, 1),
+                 static_cast<double>(s.rows),
+                 [=](Arena& a) -> Work {
+                   const Cast<Acc<T>, T> x{filled<Acc<T>>(a, "from", context, values, q),
+                                           a.take2<T>("to", context, values)};
+                   return [=] { cast<T>(x, q); };
+                 }});
   return out;
 }
 
