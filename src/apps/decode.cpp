@@ -57,10 +57,8 @@ int run_decode(const Arguments& arguments, int& argc, char**& argv) {
       .flag("synthetic-weights", &o.answers.synthetic,
             "made-up weights for both from their config.json and --seed alone, for timing");
   if (!options.parse(arguments)) return kOk;
-  o.answers.settle();
   if (o.answers.drafter.empty()) fail_usage("--drafter: names no folder");
   if (o.show < 0) fail_usage(fmt::format("--show: {} is below 0", o.show));
-  const Device device = o.answers.device;
   const std::unique_ptr<MpiSession> mpi = decode_session(argc, argv);
   const Comm* const comm = mpi ? &mpi->world() : nullptr;
   AnswerModels m;
@@ -68,6 +66,7 @@ int run_decode(const Arguments& arguments, int& argc, char**& argv) {
   if (gpu.code != kOk) return gpu.code;
   const int refused = on_all_ranks(comm, kAnswerTimeout, [&] { m = read_answer_models(o.answers); });
   if (refused != kOk) return refused;
+  const Device device = o.answers.device;
   if (mpi) o.ranks = mpi->size();
   const Decoded d = with_queue(
       device, o.answers.bf16(),

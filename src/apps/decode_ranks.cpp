@@ -46,9 +46,15 @@ int on_all_ranks(const Comm* comm, double timeout_s, const std::function<void()>
   return kOk;
 }
 
-GpuChoice settle_ranks(const MpiSession* mpi, const AnswerOptions& o) {
-  if (mpi == nullptr) return {};
+GpuChoice settle_ranks(const MpiSession* mpi, AnswerOptions& o) {
+  if (mpi == nullptr) {
+    o.settle();
+    return {};
+  }
   const Deadline start = deadline_in(60);
+  const int wrong = settle(
+      *mpi, [&] { o.settle(); }, start, "the options of the ranks");
+  if (wrong != kOk) return {.code = wrong};
   Facts facts = version_facts();
   facts.emplace_back("--device", o.device == Device::cpu ? "cpu" : "cuda");
   facts.emplace_back("--precision", o.precision);

@@ -16,8 +16,9 @@ std::unique_ptr<MpiSession> decode_session(int& argc, char**& argv);
 // return its exit code. Alone (comm null): just runs it.
 int on_all_ranks(const Comm* comm, double timeout_s, const std::function<void()>& read);
 
-// Ranks that differ, or that would share a GPU unasked, are refused by the code; the GPU of this rank. Alone
-// (mpi null) and on the CPU it is 0.
-GpuChoice settle_ranks(const MpiSession* mpi, const AnswerOptions&);
+// Settles the options (AnswerOptions::settle). Ranks whose options are wrong, that differ, or that would
+// share a GPU unasked, are refused by the code, in one line; the GPU of this rank. Alone (mpi null) and on
+// the CPU it is 0, and wrong options throw.
+GpuChoice settle_ranks(const MpiSession* mpi, AnswerOptions&);
 
 }  // namespace slip

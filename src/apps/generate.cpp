@@ -128,7 +128,6 @@ int run_generate(const Arguments& arguments, int& argc, char**& argv) {
   options.need("out", &o.out, "the token shard to write");
   o.answers.add_to(options, false);
   if (!options.parse(arguments)) return kOk;
-  o.answers.settle();
   const std::unique_ptr<MpiSession> mpi = decode_session(argc, argv);
   const Comm* const comm = mpi ? &mpi->world() : nullptr;
   Found f;

@@ -111,6 +111,10 @@ class Ranks(Decode):
                               "--prompts", self.folder / "prompts.h5", "--device", DEVICE, "--precision", "fp32", "--documents", 12)
 
     def test_a_refusal_is_said_once(self):
+        for command in ("decode", "generate"):
+            more = ("--out", self.folder / "out.h5") if command == "generate" else ()
+            done = run(command, "--target", TARGET, "--drafter", TRAINED, "--prompts", PROMPTS, "--max-new", 0, *more, ranks=2)
+            self.assertEqual((done.code, done.out, len(done.err.splitlines())), (2, "", 1), done)
         for folder, name in ((TARGET, "model.layers.1.mlp.up_proj.weight"), (TRAINED, "layers.0.mlp.up_proj.weight")):
             shutil.copytree(folder, self.folder / "cut")
             file = self.folder / "cut/model.safetensors"

@@ -229,8 +229,9 @@ def refusals(m):
     return {"exit_code": done.returncode, "said": [line for line in done.stderr.splitlines() if "error" in line or "--share-gpu" in line][:2]}
 
 
-# What each of two ranks sees, and --device; what must come of it: the exit code, and what the one line says.
-HIDDEN = {"none on rank 1": (("0,1", ""), "cuda", 2, ("rank 1 on", "CUDA_VISIBLE_DEVICES")), "none on rank 0": (("", "0,1"), "cuda", 2, ("CUDA_VISIBLE_DEVICES",)),
+# What each of two ranks sees, and --device; what must come of it: the exit code, and what the one line says. `train` but where `decode` is named.
+HIDDEN = {"none on rank 1": (("0,1", ""), "cuda", 2, ("rank 1 on", "CUDA_VISIBLE_DEVICES")), "none on rank 1, decode": (("0,1", ""), "cuda", 2, ("rank 1 on", "CUDA_VISIBLE_DEVICES")),
+          "none on rank 0": (("", "0,1"), "cuda", 2, ("CUDA_VISIBLE_DEVICES",)),
           "none on rank 1, --device auto": (("0,1", ""), "auto", 2, ("rank 1 on", "CUDA_VISIBLE_DEVICES")),
           "the same one": (("0", "0"), "cuda", 2, ("ranks 0 and 1", "--share-gpu")), "two, and one of them": (("0,1", "0"), "cuda", 2, ("ranks 0 and 1", "--share-gpu")),
           "one each": (("1", "0"), "cuda", 0, ())}
@@ -245,6 +246,8 @@ def hidden(m):
         log = m.work / "hidden"
         shutil.rmtree(log, ignore_errors=True)
         words = ["train", "--config", TINY, "--device", device, *options_of({**NO_EVALUATION, "log__dir": log, "train__steps": 2, "train__precision": "fp32"})]
+        if name.endswith("decode"):
+            words = ["decode", "--target", "data/tiny/target", "--drafter", "tests/golden/tiny-drafter", "--prompts", "data/tiny/prompts.h5", "--device", device]
         shell = f'case "$OMPI_COMM_WORLD_RANK" in 0) CUDA_VISIBLE_DEVICES={see[0]} ;; *) CUDA_VISIBLE_DEVICES={see[1]} ;; esac; export CUDA_VISIBLE_DEVICES; exec "$@"'
         start = m.command(2, *words)
         at = start.index(str(m.program))
