@@ -23,12 +23,13 @@ if [ -z "$LAUNCHER" ]; then # srun where it and MPI meet in PMIx; else mpirun, w
 fi
 case "$LAUNCHER" in
   srun) start=(srun --mpi=pmix --wait=60) ;; # --wait: when ranks have ended because another is gone, one that hangs is not waited for
-  mpirun) start=(mpirun --bind-to none --quiet -x OMP_NUM_THREADS) ;;
+  mpirun) start=(mpirun --bind-to none -x OMP_NUM_THREADS) ;;
   *) echo "LAUNCHER is srun or mpirun, found '$LAUNCHER'" >&2; exit 2 ;;
 esac
 
 export OMP_NUM_THREADS=1
 export OMPI_MCA_mpi_yield_when_idle=1 # ranks wait politely
+export OMPI_MCA_orte_execute_quiet=1 # what mpirun --quiet is in Open MPI 4; 5 has no such option
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # containers
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # since Slurm 22.05 srun does not take it from the job
 [ -n "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK

@@ -55,7 +55,7 @@ class Doctor(Folder):
         self.assertIn("CUDA_LAUNCH_BLOCKING=1\n", done.out)
 
     def test_one_core_for_each_rank(self):
-        start = ["mpirun", "-n", "2", "--oversubscribe", "taskset", "-c", "0", *command("doctor", "--json", "--dir", self.folder)]
+        start = ["mpirun", "-n", "2", "--map-by", ":OVERSUBSCRIBE", "taskset", "-c", "0", *command("doctor", "--json", "--dir", self.folder)]
         done = subprocess.run(start, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done)
         cores, = [f for f in json.loads(done.stdout)["findings"] if f["what"] == "cores"]

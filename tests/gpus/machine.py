@@ -64,7 +64,7 @@ class Machine:
         return {**os.environ, **ENVIRONMENT, **(more or {})}
 
     def command(self, ranks, *words):
-        start = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--quiet"] if ranks > 1 else []
+        start = ["mpirun", "-n", str(ranks), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"] if ranks > 1 else []
         return [*start, str(self.program), *map(str, words)]
 
     def run(self, ranks, *words, timeout=150, code=0, env=None):

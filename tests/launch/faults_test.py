@@ -280,7 +280,7 @@ class Signals(Run):
     def started_mpirun(self, job):
         try:
             children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-            return any(pathlib.Path(f"/proc/{c}/comm").read_text() == "mpirun\n" for c in children)
+            return any(pathlib.Path(f"/proc/{c}/comm").read_text() in ("mpirun\n", "prterun\n") for c in children)
         except OSError:  # it ended meanwhile
             return False
 

@@ -47,14 +47,14 @@ class Hosts(Folder):
         agent = self.folder / "agent"
         agent.write_text(AGENT)
         agent.chmod(0o755)
-        mpirun = ["mpirun", "-H", f"{NET}1:2,{NET}2:2", "-n", "4", "--bind-to", "none", "--quiet", "-x", "SLIP_TEST_FAULT"]
+        mpirun = ["mpirun", "-H", f"{NET}1:2,{NET}2:2", "-n", "4", "--bind-to", "none", "-x", "SLIP_TEST_FAULT"]
         for key, value in (("plm_rsh_agent", agent), ("btl", "self,vader,tcp"), ("btl_tcp_if_include", NET + "0/24"),
                            ("oob_tcp_if_include", NET + "0/24")):
             mpirun += ["--mca", key, str(value)]
         command = [*mpirun, BUILD + "/slipstream", "train", "--device", "cpu", "--config", str(config)]
         return subprocess.run(["ip", "netns", "exec", NAME + "-1", "unshare", "--uts", "sh", "-c", f'hostname {NAME}-1; exec "$@"', "sh",
                                *command], cwd=ROOT, capture_output=True, text=True, timeout=100,
-                              env={**os.environ, "SLIP_TEST_FAULT": fault or "none:0:0:none"})
+                              env={**os.environ, "OMPI_MCA_orte_execute_quiet": "1", "SLIP_TEST_FAULT": fault or "none:0:0:none"})
 
     def metrics(self, folder):
         lines = [json.loads(line) for line in (self.folder / folder / "metrics.jsonl").read_text().splitlines()]

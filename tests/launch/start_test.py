@@ -11,6 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "apps"))
 from program import BUILD, GOLDEN, ROOT, Folder, write_config  # noqa: E402
 
 PROGRAM = BUILD + "/slipstream"
+QUIET = {**os.environ, "OMPI_MCA_orte_execute_quiet": "1"}
 
 
 class Start(Folder):
@@ -21,10 +22,10 @@ class Start(Folder):
     def refused(self, first, *others, code=2):
         """Each argument is the command line of a rank; the line that is said."""
         before = self.tree()
-        command = ["mpirun", "--oversubscribe", "--bind-to", "none", "--quiet"]
+        command = ["mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
         for i, line in enumerate((first, *others)):
             command += [*([":"] if i else []), "-n", "1", *map(str, line)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd=ROOT, env=QUIET, capture_output=True, text=True, timeout=60)
         self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
         self.assertEqual(self.tree(), before)
@@ -68,8 +69,8 @@ class Start(Folder):
 
     def test_another_library_in_doctor(self):
         here = [PROGRAM, "doctor", "--json", "--dir", str(self.folder)]
-        done = subprocess.run(["mpirun", "--oversubscribe", "--quiet", "-n", "1", *here, ":", "-n", "1", *self.other_library(*here)],
-                              cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["mpirun", "--map-by", ":OVERSUBSCRIBE", "-n", "1", *here, ":", "-n", "1", *self.other_library(*here)],
+                              cwd=ROOT, env=QUIET, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 1, done)
         versions, = [f for f in json.loads(done.stdout)["findings"] if f["what"] == "versions"]
         self.assertEqual(versions["health"], "FAIL")

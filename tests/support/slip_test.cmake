@@ -90,7 +90,7 @@ function(slip_mpi_test name)
   endif()
   foreach(ranks IN LISTS t_RANKS)
     add_test(NAME ${name}_${ranks} COMMAND
-      ${MPIEXEC_EXECUTABLE} -n ${ranks} --oversubscribe --bind-to none $<TARGET_FILE:${name}>)
+      ${MPIEXEC_EXECUTABLE} -n ${ranks} --map-by :OVERSUBSCRIBE --bind-to none $<TARGET_FILE:${name}>)
     set_tests_properties(${name}_${ranks} PROPERTIES LABELS ${t_LABEL} TIMEOUT ${timeout} PROCESSORS 2
       SKIP_RETURN_CODE 77 ENVIRONMENT "${SLIP_MPI_TEST_ENVIRONMENT}")
     if(t_LABEL STREQUAL "gpu")
