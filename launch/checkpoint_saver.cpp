@@ -86,11 +86,15 @@ void CheckpointSaver::start(const OptimizerState& state, const TrainerState& tra
   wait();
   copy(state, queue);
   if (beside_) {
-    writing_ = std::async(std::launch::async, [this, trainer, why] { write(trainer, why); });
-  } else {
-    write(trainer, why);
-    copy_ = Buffer();
+    try {
+      writing_ = std::async(std::launch::async, [this, trainer, why] { write(trainer, why); });
+      return;
+    } catch (const std::system_error& e) {
+      log_warn(fmt::format("no thread to save beside training ({}): saved in turn", e.code().message()));
+    }
   }
+  write(trainer, why);
+  if (!beside_) copy_ = Buffer();
 }
 
 void CheckpointSaver::poll() {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "core/threads.hpp"
 #include "device/buffer.hpp"
 
 namespace slip {
@@ -32,6 +33,14 @@ struct FeatureDisk::State {
   std::vector<std::thread> threads;
 
   State(const FeatureFiles* t, const FeatureFiles* e) : train(t), eval(e) {}
+  ~State() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    changed.notify_all();
+    for (std::thread& t : threads) t.join();
+  }
   const FeatureFiles* files(int32_t kind) const { return kind == kEvalRow ? eval : train; }
   int64_t token_bytes() const { return (train != nullptr ? train : eval)->spec().bytes_per_token(); }
 
@@ -81,17 +90,11 @@ FeatureDisk::FeatureDisk(const FeatureFiles* train, const FeatureFiles* eval, co
   s.slots.resize(static_cast<size_t>(setup.slots));
   const Place place = setup.device == Device::cuda ? Place::pinned : Place::host;
   for (Slot& slot : s.slots) slot.memory = Buffer(place, setup.max_tokens * s.token_bytes());
-  for (int64_t i = 0; i < setup.threads; ++i) s.threads.emplace_back([&s] { s.run(); });
+  for (int64_t i = 0; i < setup.threads; ++i)
+    s.threads.push_back(start_thread("to read features", [&s] { s.run(); }));
 }
 
-FeatureDisk::~FeatureDisk() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stop = true;
-  }
-  state_->changed.notify_all();
-  for (std::thread& t : state_->threads) t.join();
-}
+FeatureDisk::~FeatureDisk() = default;
 
 bool FeatureDisk::requested(const RowId& id) const {
   const std::lock_guard lock(state_->mutex);

@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "core/log.hpp"
+#include "core/threads.hpp"
 #include "device/buffer.hpp"
 #include "io/feature_shard.hpp"
 #if SLIP_HAVE_CUDA
@@ -192,7 +193,7 @@ FeatureDump::FeatureDump(const Setup& setup, const DumpPlan& plan)
     s.manifest.spec = plan.spec;
     s.manifest.complete = false;
   }
-  s.thread = std::thread([&s] { s.guarded_run(); });
+  s.thread = start_thread("to write features", [&s] { s.guarded_run(); });
 }
 
 FeatureDump::~FeatureDump() {

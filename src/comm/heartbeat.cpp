@@ -17,6 +17,7 @@
 
 #include "comm/heartbeat_wire.hpp"
 #include "core/log.hpp"
+#include "core/threads.hpp"
 
 namespace slip {
 namespace {
@@ -257,7 +258,7 @@ Heartbeat::Heartbeat(int rank, std::vector<std::string> hosts, std::vector<Heart
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are the main thread's
-  thread_ = std::thread([state = state_] { state->run(); });
+  thread_ = start_thread("for signs of life", [state = state_] { state->run(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 

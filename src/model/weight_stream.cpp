@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "core/log.hpp"
+#include "core/threads.hpp"
 #include "device/buffer.hpp"
 #if SLIP_HAVE_CUDA
 #include <cuda_runtime.h>
@@ -191,21 +192,20 @@ void stream_weights(const WeightFolder& folder, std::vector<WeightPiece> pieces,
     int device = 0;
     if (!queue.on_cpu()) check(cudaGetDevice(&device));
 #endif
-    std::vector<std::thread> threads;
-    for (int i = 0; i < readers; ++i) {
-      threads.emplace_back([&] {
-        work.run([&] {
+    const auto reader = [&] {
+      work.run([&] {
 #if SLIP_HAVE_CUDA
-          if (!queue.on_cpu()) return read_to_device(work, device, largest);
+        if (!queue.on_cpu()) return read_to_device(work, device, largest);
 #endif
-          read_in_place(work);
-        });
+        read_in_place(work);
       });
-    }
+    };
+    std::vector<std::thread> threads;
     std::exception_ptr stopped;
     try {
+      for (int i = 0; i < readers; ++i) threads.push_back(start_thread("to read weights", reader));
       work.wait(total, hooks);
-    } catch (...) {  // a rank is gone: the threads end with their pieces
+    } catch (...) {  // a rank is gone, or too few threads: the others end with their pieces
       work.fail();
       stopped = std::current_exception();
     }

@@ -1,5 +1,10 @@
 #include "model/weight_stream.hpp"
 
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -7,6 +12,17 @@
 
 #include "io/files.hpp"
 #include "support/kernel_test.hpp"
+
+// Threads that the system still gives; -1: as many as are asked for.
+static std::atomic<int> threads_left = -1;
+
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*run)(void*), void* with) {
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const Create create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  if (threads_left == 0) return EAGAIN;
+  if (threads_left > 0) --threads_left;
+  return create(thread, how, run, with);
+}
 
 namespace slip::testing {
 namespace {
@@ -59,6 +75,21 @@ TEST_F(WeightStream, EveryByteInItsPlace) {
     size_t i = 0;
     for (size_t t : {3, 1, 0, 2}) EXPECT_EQ(arrays[i++].elements(), values_[t]) << "t" << t;
   }
+}
+
+TEST_F(WeightStream, TooFewThreads) {
+  const WeightFolder folder(folder_.path());
+  const DeviceArray<float> to(queue_, 1, kCounts[2]);
+  threads_left = 2;
+  try {
+    stream_weights(folder, {{folder.find("t2"), 0, kCounts[2] * 4, to.data()}}, queue_, {}, {256, 8});
+    ADD_FAILURE() << "there were threads enough";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(),
+                 "no thread to read weights: Resource temporarily unavailable; `ulimit -u` and the container "
+                 "limit how many there may be");
+  }
+  threads_left = -1;
 }
 
 TEST_F(WeightStream, NothingToRead) { stream_weights(WeightFolder(folder_.path()), {}, queue_); }
