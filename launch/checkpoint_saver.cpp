@@ -6,11 +6,13 @@
 #include <thread>
 
 #include "core/log.hpp"
+#include "core/progress.hpp"
 #include "launch/phases.hpp"
 
 namespace slip {
 namespace {
 
+constexpr std::chrono::milliseconds kLook(200);
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
@@ -56,18 +58,21 @@ void CheckpointSaver::copy(const OptimizerState& from, const Queue& queue) {
   synchronize(queue);
 }
 
-void CheckpointSaver::write(const TrainerState& state, const std::string& why) const {
+void CheckpointSaver::write(const TrainerState& state, const std::string& why) {
   const Clock::time_point began = Clock::now();
   const float* const master = copy_.as<float>();
   const OptimizerState host{master, master + layout_.count, master + 2 * layout_.count};
   const CheckpointConfig& c = config_;
-  const auto wrote = [&](const char* file) {
+  SaveHooks hooks;
+  hooks.wrote = [&](const char* file) {
     if (phases_ != nullptr) phases_->fault_point(state.step, std::string("save/") + file);
   };
+  hooks.moved = [&](int64_t bytes) { moved_ += bytes; };
   for (int64_t left = c.retries;; --left) {
+    moved_ = 0;
     try {
       const std::string path =
-          save_checkpoint(folder_, model_, layout_, host, state, {c.keep, c.keep_every, c.keep_best}, wrote);
+          save_checkpoint(folder_, model_, layout_, host, state, {c.keep, c.keep_every, c.keep_best}, hooks);
       log_info(fmt::format("saved {} ({}) in {:.1f} s{}", path, why, seconds_since(began),
                            beside_ ? " beside training" : ""));
       break;
@@ -85,16 +90,15 @@ void CheckpointSaver::start(const OptimizerState& state, const TrainerState& tra
                             const Queue& queue) {
   wait();
   copy(state, queue);
-  if (beside_) {
-    try {
-      writing_ = std::async(std::launch::async, [this, trainer, why] { write(trainer, why); });
-      return;
-    } catch (const std::system_error& e) {
-      log_warn(fmt::format("no thread to save beside training ({}): saved in turn", e.code().message()));
-    }
+  try {
+    writing_ = std::async(std::launch::async, [this, trainer, why] { write(trainer, why); });
+  } catch (const std::system_error& e) {
+    log_warn(fmt::format("no thread to save beside training ({}): saved in turn", e.code().message()));
+    write(trainer, why);
   }
-  write(trainer, why);
-  if (!beside_) copy_ = Buffer();
+  if (beside_) return;
+  wait();
+  copy_ = Buffer();
 }
 
 void CheckpointSaver::poll() {
@@ -103,7 +107,12 @@ void CheckpointSaver::poll() {
 }
 
 void CheckpointSaver::wait() {
-  if (writing_.valid()) writing_.get();
+  if (!writing_.valid()) return;
+  {
+    Progress progress("saving a checkpoint", SaveHooks::bytes(layout_), "bytes");
+    while (writing_.wait_for(kLook) != std::future_status::ready) progress.at(static_cast<double>(moved_));
+  }
+  writing_.get();
 }
 
 }  // namespace slip

@@ -1,6 +1,8 @@
 // Saves beside training: the state is copied to host memory, which stops training for a moment, and a thread
-// writes it. Where the host has no memory for a lasting copy the save is written before `start` returns.
+// writes it. Where the host has no memory for a lasting copy `start` returns when the save is written.
+// Whoever waits for a save shows how far it is.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <future>
 #include <string>
@@ -31,7 +33,7 @@ class CheckpointSaver {
 
  private:
   void copy(const OptimizerState&, const Queue&);
-  void write(const TrainerState&, const std::string& why) const;
+  void write(const TrainerState&, const std::string& why);
 
   const CheckpointConfig& config_;
   std::string folder_;
@@ -40,8 +42,9 @@ class CheckpointSaver {
   Phases* phases_;
   std::function<void()> saved_;
   bool beside_ = false;
-  Buffer copy_;                // masters, m, v in fp32
-  std::future<void> writing_;  // of the thread that reads copy_
+  Buffer copy_;                     // masters, m, v in fp32
+  std::future<void> writing_;       // of the thread that reads copy_
+  std::atomic<int64_t> moved_ = 0;  // bytes by that thread (SaveHooks)
 };
 
 }  // namespace slip

@@ -3,6 +3,7 @@
 // memory.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -79,7 +80,7 @@ class WeightFolder {
 
 // Writer: header padded to 8, tensors by descending alignment then name, __metadata__ {"format":"pt"} plus
 // `metadata`. Writes to `path` itself (callers name a temporary file and rename), fsyncs it, returns its
-// size.
+// size. `wrote` hears how many bytes more are written.
 struct TensorToWrite {
   std::string name;
   Dtype dtype;  // f32, bf16, i32, u8, ...
@@ -87,6 +88,7 @@ struct TensorToWrite {
   const void* data;  // host memory
 };
 int64_t write_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
-                          const std::map<std::string, std::string>& metadata = {});
+                          const std::map<std::string, std::string>& metadata = {},
+                          const std::function<void(int64_t)>& wrote = {});
 
 }  // namespace slip

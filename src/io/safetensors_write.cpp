@@ -74,7 +74,8 @@ void check_tensors(const std::vector<TensorToWrite>& tensors) {
 }  // namespace
 
 int64_t write_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
-                          const std::map<std::string, std::string>& metadata) {
+                          const std::map<std::string, std::string>& metadata,
+                          const std::function<void(int64_t)>& wrote) {
   check_tensors(tensors);
   std::sort(tensors.begin(), tensors.end(), [](const TensorToWrite& a, const TensorToWrite& b) {
     const int64_t wa = dtype_bytes(a.dtype), wb = dtype_bytes(b.dtype);
@@ -97,7 +98,10 @@ int64_t write_safetensors(const std::string& path, std::vector<TensorToWrite> te
   OutputFile file(path, total);
   file.write(&n, 8);
   file.write(text.data(), static_cast<int64_t>(n));
-  for (const TensorToWrite& t : tensors) file.write(t.data, bytes_of(t));
+  for (const TensorToWrite& t : tensors) {
+    file.write(t.data, bytes_of(t));
+    if (wrote) wrote(bytes_of(t));
+  }
   file.finish();
   return total;
 }

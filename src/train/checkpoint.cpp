@@ -43,7 +43,7 @@ std::vector<TensorToWrite> named(const std::string& prefix, const ParameterLayou
 
 // The published weights are the masters rounded to bf16: what a new drafter started from and what is served.
 void write_drafter(const std::string& folder, const DrafterModel& model, const ParameterLayout& layout,
-                   const float* master) {
+                   const float* master, const std::function<void(int64_t)>& moved) {
   fs::create_directory(folder);
   write_text_durably(folder + "/config.json", drafter_config_json(model));
   std::vector<Bf16> bits(static_cast<size_t>(layout.count));
@@ -51,7 +51,7 @@ void write_drafter(const std::string& folder, const DrafterModel& model, const P
   std::vector<TensorToWrite> tensors;
   for (const ParameterLayout::Entry& e : layout.entries)
     tensors.push_back({e.name, Dtype::bf16, e.shape, bits.data() + e.offset});
-  write_safetensors(folder + "/model.safetensors", tensors);
+  write_safetensors(folder + "/model.safetensors", tensors, {}, moved);
 }
 
 nlohmann::json to_json(const TrainerState& s) {
@@ -100,9 +100,12 @@ void remove_partials(const std::string& folder) {
   for (const fs::path& p : old) fs::remove_all(p);
 }
 
-// bf16 weights; masters and two moments in fp32; names, and the small files.
+// bf16 weights; masters and two moments in fp32.
+constexpr int64_t kParameterBytes = 2 + 3 * 4;
+
 void require_room(const std::string& folder, int64_t parameters) {
-  const int64_t needed = parameters * (2 + 3 * 4) + (1 << 18), there = free_bytes(folder);
+  // with names, and the small files
+  const int64_t needed = parameters * kParameterBytes + (1 << 18), there = free_bytes(folder);
   if (there < 0 || there >= needed) return;
   fail(fmt::format("{}: a checkpoint needs {} bytes, {} are free; the checkpoints before stay", folder,
                    needed, there));
@@ -147,10 +150,13 @@ void remove_old(const std::string& folder, const std::string& just_saved, const 
 
 }  // namespace
 
+double SaveHooks::bytes(const ParameterLayout& layout) {
+  return 2 * static_cast<double>(layout.count * kParameterBytes);
+}
+
 std::string save_checkpoint(const std::string& folder, const DrafterModel& model,
                             const ParameterLayout& layout, const OptimizerState& optimizer,
-                            const TrainerState& state, const KeepRule& keep,
-                            const std::function<void(const char*)>& wrote) {
+                            const TrainerState& state, const KeepRule& keep, const SaveHooks& hooks) {
   fs::create_directories(folder);
   const std::string path = folder + "/" + step_name(state.step), partial = path + ".partial";
   remove_partials(folder);
@@ -158,9 +164,9 @@ std::string save_checkpoint(const std::string& folder, const DrafterModel& model
   fs::create_directory(partial);
   Unfinished unfinished{partial};
   const auto tell = [&](const char* file) {
-    if (wrote) wrote(file);
+    if (hooks.wrote) hooks.wrote(file);
   };
-  write_drafter(partial + "/drafter", model, layout, optimizer.master);
+  write_drafter(partial + "/drafter", model, layout, optimizer.master, hooks.moved);
   tell("drafter");
   fs::create_directory(partial + "/state");
   std::vector<TensorToWrite> tensors;
@@ -168,7 +174,7 @@ std::string save_checkpoint(const std::string& folder, const DrafterModel& model
        {std::pair{"master.", optimizer.master}, {"m.", optimizer.m}, {"v.", optimizer.v}}) {
     for (TensorToWrite& t : named(prefix, layout, flat)) tensors.push_back(std::move(t));
   }
-  write_safetensors(partial + "/state/optimizer.safetensors", tensors);
+  write_safetensors(partial + "/state/optimizer.safetensors", tensors, {}, hooks.moved);
   tell("optimizer");
   write_text_durably(partial + "/state/trainer.json", to_json(state).dump(2) + "\n");
   tell("trainer");
@@ -182,8 +188,9 @@ std::string save_checkpoint(const std::string& folder, const DrafterModel& model
   if (state.decoded_acceptance > 0) manifest["decoded_acceptance"] = state.decoded_acceptance;
   for (const char* name : kFiles) {
     const std::string file = partial + "/" + name;
-    manifest["files"].push_back(
-        {{"name", name}, {"bytes", fs::file_size(file)}, {"xxh3", fmt::format("{:016x}", file_xxh3(file))}});
+    manifest["files"].push_back({{"name", name},
+                                 {"bytes", fs::file_size(file)},
+                                 {"xxh3", fmt::format("{:016x}", file_xxh3(file, hooks.moved))}});
   }
   write_text_durably(partial + "/manifest.json", manifest.dump(2) + "\n");
   tell("manifest");

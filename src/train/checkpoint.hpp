@@ -42,12 +42,18 @@ struct OptimizerState {  // the same, owned by somebody else
   const float *master, *m, *v;
 };
 
+// What is said of a save while it goes on; either may be empty.
+struct SaveHooks {
+  std::function<void(const char*)> wrote;       // hears of each file: tests stop there
+  std::function<void(int64_t)> moved;           // bytes written, then those read again for the checksums
+  static double bytes(const ParameterLayout&);  // about so many in all
+};
 // Returns the checkpoint's path. Refuses before it writes when the file system has too little room; whatever
 // fails, the checkpoints that are there stay, and what was written goes. With keep.best the file `best` names
-// the checkpoint of highest decoded acceptance. `wrote` hears of each file: tests stop there.
+// the checkpoint of highest decoded acceptance.
 std::string save_checkpoint(const std::string& folder, const DrafterModel&, const ParameterLayout&,
                             const OptimizerState&, const TrainerState&, const KeepRule&,
-                            const std::function<void(const char*)>& wrote = {});
+                            const SaveHooks& hooks = {});
 
 // The complete checkpoint with the highest step, sizes checked; incomplete ones are named in the log.
 std::optional<std::string> newest_checkpoint(const std::string& folder);

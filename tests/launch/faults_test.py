@@ -222,6 +222,12 @@ class Saving(Run):
             shutil.rmtree(self.folder / "run")
         self.assertEqual(seen[True], seen[False])
 
+    def test_a_long_one_says_how_far_it_is(self):
+        for background in ("true", "false"):  # the last one is waited for in any case
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            said = self.finish(f"save/drafter:{STEPS}:0:sleep=6", 0, checkpoint_background=background, **ALONE)
+            self.assertRegex(said, r"saving a checkpoint: \d+ of \d+ MB, \d+ MB/s, left \d+:\d\d")
+
     def test_a_full_disk(self):
         self.finish(f"train:{HALF}:0:usr1", 75, **ALONE)
         before, checkpoints = self.state(HALF), self.folder / "run/checkpoints"

@@ -90,6 +90,16 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+TEST_F(Checkpoints, SaysHowManyBytesWent) {
+  int64_t moved = 0;
+  SaveHooks hooks;
+  hooks.moved = [&](int64_t bytes) { moved += bytes; };
+  save_checkpoint(folder / "c", model, layout,
+                  {optimizer.master.data(), optimizer.m.data(), optimizer.v.data()}, state, {}, hooks);
+  EXPECT_GE(static_cast<double>(moved), SaveHooks::bytes(layout));
+  EXPECT_LE(static_cast<double>(moved), SaveHooks::bytes(layout) + 2e5);  // headers and the small files
+}
+
 TEST_F(Checkpoints, ComesBackToTheBit) {
   const std::string path = save(12);
   EXPECT_EQ(path, folder / "c/step-00000012");
