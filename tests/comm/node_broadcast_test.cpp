@@ -3,17 +3,10 @@
 #include "comm/node_broadcast.hpp"
 
 #include "comm/session.hpp"
-#include "device/buffer.hpp"
-#include "support/queue.hpp"
+#include "support/test_device.hpp"
 
 namespace slip::testing {
 namespace {
-
-#if SLIP_TEST_GPU
-constexpr Device kDevice = Device::cuda;
-#else
-constexpr Device kDevice = Device::cpu;
-#endif
 
 // Differs from byte to byte, from piece to piece and from seed to seed.
 std::vector<char> pattern(int64_t bytes, int seed) {
@@ -29,22 +22,19 @@ void pass_every_byte(bool nccl, const Queue& queue) {
   const std::vector<int64_t> sizes = {1, 4097, 3 << 20, 5, 1 << 20};
   std::vector<Buffer> pieces;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    pieces.emplace_back(kDevice == Device::cpu ? Place::host : Place::device, sizes[i]);
-    const std::vector<char> first = pattern(sizes[i], broadcast.root() ? 1 + static_cast<int>(i) : 77);
-    copy_to_device(pieces[i].data(), first.data(), sizes[i], queue);
-    synchronize(queue);
+    pieces.emplace_back(kTestDevice == Device::cpu ? Place::host : Place::device, sizes[i]);
+    upload(pieces[i].as<char>(), pattern(sizes[i], broadcast.root() ? 1 + static_cast<int>(i) : 77), queue);
     broadcast.pass(pieces[i].data(), sizes[i]);
   }
   broadcast.finish();
   for (size_t i = 0; i < sizes.size(); ++i) {
-    std::vector<char> got(static_cast<size_t>(sizes[i]));
-    copy_to_host(got.data(), pieces[i].data(), sizes[i], queue);
-    synchronize(queue);
-    EXPECT_TRUE(got == pattern(sizes[i], 1 + static_cast<int>(i))) << i;
+    EXPECT_TRUE(downloaded(pieces[i].as<char>(), sizes[i], queue) ==
+                pattern(sizes[i], 1 + static_cast<int>(i)))
+        << i;
   }
 }
 
-TEST(NodeBroadcast, EveryByteOfEveryPiece) { pass_every_byte(false, make_queue(kDevice)); }
+TEST(NodeBroadcast, EveryByteOfEveryPiece) { pass_every_byte(false, make_queue(kTestDevice)); }
 
 #if SLIP_TEST_GPU
 TEST(NodeBroadcast, EveryByteByNccl) {

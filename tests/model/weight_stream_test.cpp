@@ -12,6 +12,7 @@
 
 #include "io/files.hpp"
 #include "support/kernel_test.hpp"
+#include "support/test_device.hpp"
 
 // Threads that the system still gives; -1: as many as are asked for.
 static std::atomic<int> threads_left = -1;
@@ -26,12 +27,6 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* how, void
 
 namespace slip::testing {
 namespace {
-
-#if SLIP_TEST_GPU
-constexpr Device kDevice = Device::cuda;
-#else
-constexpr Device kDevice = Device::cpu;
-#endif
 
 // A folder of two shards whose bytes all differ from their neighbours.
 class WeightStream : public ::testing::Test {
@@ -54,7 +49,7 @@ class WeightStream : public ::testing::Test {
   static constexpr int64_t kCounts[4] = {1000, 1, 4097, 333};
   TempFolder folder_;
   std::vector<float> values_[4];
-  TestQueue queue_ = make_queue(kDevice);
+  TestQueue queue_ = make_queue(kTestDevice);
 };
 
 TEST_F(WeightStream, EveryByteInItsPlace) {
