@@ -174,6 +174,9 @@ int run_dump(const RunOptions& o, const MpiSession& mpi) {
     if (mpi.rank() == 0) log_error(verdict.message);
     return verdict.code;
   }
+  GpuChoice gpu;  // before anything is written
+  if (o.device == Device::cuda) gpu = settle_gpus(mpi, o.share_gpu, start);
+  if (gpu.code != 0) return gpu.code;
   log_quiet_terminal(mpi.rank() != 0);
   if (!in) in.emplace(read_dump_inputs(o));
   const DumpPlan plan = plan_dump(o, *in, {mpi.size(), false, 0});
@@ -196,8 +199,6 @@ int run_dump(const RunOptions& o, const MpiSession& mpi) {
   Ranks ranks{.mpi = &mpi, .phases = &phases};
   if (o.device == Device::cpu) return dump_shards<float>(o, *in, plan, ranks, Queue{});
 #if SLIP_HAVE_CUDA
-  const GpuChoice gpu = settle_gpus(mpi, o.share_gpu, start);
-  if (gpu.code != 0) return gpu.code;
   const CudaQueue cuda(gpu.device);
   ranks.share_gpu = gpu.shared;
   if (o.config.train.precision == "bf16") return dump_shards<Bf16>(o, *in, plan, ranks, cuda.queue());

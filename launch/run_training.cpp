@@ -126,6 +126,9 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
     return kOk;
   }
   const Plan plan = plan_run(o, *in, mpi.size());
+  GpuChoice gpu;  // before anything is written
+  if (o.device == Device::cuda) gpu = settle_gpus(mpi, o.share_gpu, start);
+  if (gpu.code != 0) return gpu.code;
   if (mpi.rank() == 0) std::filesystem::create_directories(o.config.log.dir + "/log");
   barrier(mpi.world(), start, "the run directory");
   log_to_file(fmt::format("{}/log/rank-{:04}.log", o.config.log.dir, mpi.rank()));
@@ -155,8 +158,6 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
     return run_role<float>(o, *in, plan, ranks, Queue{});
   }
 #if SLIP_HAVE_CUDA
-  const GpuChoice gpu = settle_gpus(mpi, o.share_gpu, start);
-  if (gpu.code != 0) return gpu.code;
   const CudaQueue cuda(gpu.device);
   log_info(fmt::format("rank {} on {}: GPU {}, {}{}", mpi.rank(), host_name(), gpu.device,
                        cuda_device_name(gpu.device), gpu.shared ? ", shared" : ""));

@@ -219,10 +219,13 @@ def faulty(m, ranks, words, name, fault, wait_s=120):
         os.killpg(job.pid, signal.SIGKILL)
     for pid in remaining:
         os.kill(pid, signal.SIGKILL)
-    after = gpu_memory_gb()
+    after, freed = gpu_memory_gb(), time.monotonic()  # a driver needs a moment to clear up behind a killed process
+    while any(a > b + 0.05 for a, b in zip(after, before)) and time.monotonic() - freed < 10:
+        time.sleep(0.1)
+        after = gpu_memory_gb()
     text = said.read_text()
     return {"fault": fault, "happened": happened, "gone_s": gone, "exit_code": job.poll(), "processes_left": len(remaining),
-            "gpu_memory_left_gb": max((a - b for a, b in zip(after, before)), default=None),
+            "gpu_memory_freed_s": time.monotonic() - freed, "gpu_memory_left_gb": max((a - b for a, b in zip(after, before)), default=None),
             "said": (re.findall(r"(rank \d+ on .*? (?:is gone|makes no progress).*)", text) or ["nothing"])[0]}
 
 
