@@ -75,6 +75,7 @@ __global__ void __launch_bounds__(kBoundThreads, 1)
   const int row = lane / 8, unit = lane % 8;
   const uint32_t to = row * 128 + (unit ^ row % 2 * 4) * 16;
   const Bf16* from = b.row(int64_t(begin) * kTile + row) + k0 + unit * 8;
+  const uint64_t policy = read_once();  // else B drives A and the cache of attention out of L2
   int ahead = begin, load_stage = 0;
   bool ups = false;
   const auto load_tile = [&] {
@@ -83,8 +84,8 @@ __global__ void __launch_bounds__(kBoundThreads, 1)
       for (int i = 0; i < P * 2; ++i) {
         const int k = i / 2 * kPiece, r = i % 2 * 4;
         const bool there = ahead * kTile + row + r < n && k0 + unit * 8 + k < depth;
-        copy_16(ring + (load_stage * P + i / 2) * kPieceBytes + r * 128 + to,
-                there ? from + r * b.stride + k : b.data, there);
+        copy_16_once(ring + (load_stage * P + i / 2) * kPieceBytes + r * 128 + to,
+                     there ? from + r * b.stride + k : b.data, there, policy);
       }
       if (!kGated || ups) ahead += step;
       from += !kGated ? down : ups ? down - across : across;

@@ -93,6 +93,40 @@ TYPED_TEST(FewRows, Slices) {
   }
 }
 
+// Products that read what the one before wrote, queued at once: a kernel that starts early must still wait.
+// Depths that one pair of blocks holds and that pairs share, also right behind each other.
+TYPED_TEST(FewRows, Chains) {
+  using T = typename TypeParam::Type;
+  const Queue& q = this->queue();
+  constexpr int64_t kWidths[] = {4096, 520, 5120, 4096, 8200, 64};
+  std::vector<DeviceArray<T>> weights;
+  for (size_t i = 0; i + 1 < std::size(kWidths); ++i) {
+    const double scale = 1 / std::sqrt(static_cast<double>(kWidths[i]));
+    weights.emplace_back(q, random_matrix<T>(20 + static_cast<int>(i), kWidths[i + 1], kWidths[i], scale));
+  }
+  const DeviceArray<T> in(q, random_matrix<T>(11, 16, kWidths[0]));
+  const auto chain = [&](bool one_by_one) {
+    std::vector<DeviceArray<T>> out;
+    for (size_t i = 0; i < weights.size(); ++i) out.emplace_back(q, 16, kWidths[i + 1]);
+    synchronize(q);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      matmul<T, T>({.form = Product::nt,
+                    .a = (i == 0 ? in : out[i - 1]).view(),
+                    .b = weights[i].view(),
+                    .c = out[i].view(),
+                    .b_settled = true},
+                   q);
+      if (one_by_one) synchronize(q);
+    }
+    return out;
+  };
+  const std::vector<DeviceArray<T>> want = chain(true);
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    const std::vector<DeviceArray<T>> got = chain(false);
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_TRUE(same_bits(got[i], want[i])) << repeat << "," << i;
+  }
+}
+
 // Fused, where there is a kernel: the same bits as one after the other.
 TYPED_TEST(FewRows, Swiglu) {
   using T = typename TypeParam::Type;
