@@ -166,6 +166,19 @@ class SameResult(Training):
         self.assertEqual(columns(self.metrics("c"), BITS), columns(self.metrics("d"), BITS))
 
 
+@unittest.skipUnless(ON_GPU, "needs a GPU")
+class OneGpu(Training):
+    def test_two_ranks_are_refused_before_anything_is_written(self):
+        before = set(self.folder.iterdir())
+        config = self.config("run", dump_dir=self.folder / "dump")
+        for what in ("train", "dump"):
+            words = [w for w in command(what, "--device", "cuda", "--config", config, ranks=2) if w != "--share-gpu"]
+            done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=90, env={**os.environ, "CUDA_VISIBLE_DEVICES": "0"})
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("ranks 0 and 1 have the same GPU", done.stderr)
+            self.assertEqual(set(self.folder.iterdir()) - before, {config}, what)
+
+
 class Resume(Training):
     def test_killed(self):  # D4, D1
         for ranks in (None, 2):
