@@ -167,6 +167,9 @@ int run_dump(const RunOptions& o, const MpiSession& mpi) {
   Phases phases(mpi.heartbeat(), mpi.rank(), std::getenv("SLIP_TEST_FAULT"));
   phases.at(0, "start");
   const Deadline start = deadline_in(o.config.comm.timeout_s);
+  GpuChoice gpu;  // before anything is written
+  if (o.device == Device::cuda) gpu = settle_gpus(mpi, o.share_gpu, start);
+  if (gpu.code != 0) return gpu.code;
   std::optional<RunInputs> in;
   const Verdict verdict = agree(mpi.world(), mpi.rank() == 0 ? look(o, in) : Verdict{}, start,
                                 "the check of configuration and files");
@@ -174,9 +177,6 @@ int run_dump(const RunOptions& o, const MpiSession& mpi) {
     if (mpi.rank() == 0) log_error(verdict.message);
     return verdict.code;
   }
-  GpuChoice gpu;  // before anything is written
-  if (o.device == Device::cuda) gpu = settle_gpus(mpi, o.share_gpu, start);
-  if (gpu.code != 0) return gpu.code;
   log_quiet_terminal(mpi.rank() != 0);
   if (!in) in.emplace(read_dump_inputs(o));
   const DumpPlan plan = plan_dump(o, *in, {mpi.size(), false, 0});

@@ -108,6 +108,9 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
   Phases phases(mpi.heartbeat(), mpi.rank(), std::getenv("SLIP_TEST_FAULT"));
   phases.at(0, "start");
   const Deadline start = deadline_in(o.config.comm.timeout_s);
+  GpuChoice gpu;  // before anything is written
+  if (o.device == Device::cuda) gpu = settle_gpus(mpi, o.share_gpu, start);
+  if (gpu.code != 0) return gpu.code;
   std::optional<RunInputs> in;
   const Verdict mine = mpi.rank() == 0 ? look(o, mpi.size(), in) : Verdict{};
   const Verdict verdict = agree(mpi.world(), mine, start, "the check of configuration and files");
@@ -126,9 +129,6 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
     return kOk;
   }
   const Plan plan = plan_run(o, *in, mpi.size());
-  GpuChoice gpu;  // before anything is written
-  if (o.device == Device::cuda) gpu = settle_gpus(mpi, o.share_gpu, start);
-  if (gpu.code != 0) return gpu.code;
   if (mpi.rank() == 0) std::filesystem::create_directories(o.config.log.dir + "/log");
   barrier(mpi.world(), start, "the run directory");
   log_to_file(fmt::format("{}/log/rank-{:04}.log", o.config.log.dir, mpi.rank()));
