@@ -11,11 +11,11 @@
 #include "launch/gradient_sum.hpp"
 #include "launch/rank.hpp"
 #include "launch/run.hpp"
+#include "launch/start.hpp"
 #include "launch/training_dump.hpp"
 #if SLIP_HAVE_CUDA
 #include "comm/nccl_transport.hpp"
 #include "comm/staged_transport.hpp"
-#include "launch/start.hpp"
 #endif
 
 namespace slip {
