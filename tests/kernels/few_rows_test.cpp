@@ -94,7 +94,7 @@ TYPED_TEST(FewRows, Slices) {
 }
 
 // Products that read what the one before wrote, queued at once: a kernel that starts early must still wait.
-// Depths that one pair of blocks holds and that pairs share, also right behind each other.
+// Depths that one block holds and that blocks share, also right behind each other.
 TYPED_TEST(FewRows, Chains) {
   using T = typename TypeParam::Type;
   const Queue& q = this->queue();
