@@ -1,13 +1,12 @@
-// Block-diffusion attention backward on sm_90a, three kernels and no atomics:
+// Block-diffusion attention backward on sm_90a, three kernels:
 //   prepare (here): rowsum(dout * out), bounds of every draft token, and which units see which tile of keys;
-//   one of its
-//            thread blocks deals the work of the next kernel;
 //   context: a tile of context keys and a key/value head belong to one thread block, which goes through the
-//   units that
-//            see the tile; dK and dV stay in registers and are added to the caller's once;
+//   units that see the tile; dK and dV stay in registers and are added to the caller's once;
 //   queries: like the forward pass, a warpgroup has a unit; dQ, and dK and dV of the unit's own blocks.
-// Scores are computed in both: seven products where one fused kernel would need five, but that one would have
-// to add dQ up over thread blocks.
+// The context has two forms. In the separate one (attention_hopper_context.cu, whose work a thread block of
+// prepare deals) dQ is left to the queries' kernel, which computes the scores again: seven products. In the
+// fused one (attention_hopper_fused.cu) tiles add their shares of dQ up in memory, and the queries' kernel
+// has the own blocks to do: five products.
 #include "kernels/attention_hopper_bwd.cuh"
 
 #include <algorithm>
@@ -21,11 +20,16 @@ using namespace hopper;
 
 struct Scratch {   // offsets in floats
   int64_t stride;  // tokens, padded: of the rows of lse2 and delta
-  int64_t lse2, delta, bounds, range, items, begin, owner, partial, total;
+  int64_t lse2, delta, bounds, range, items, begin, owner, partial, sums, turns, total;
 };
 int64_t padded(int64_t n) { return (n + 63) / 64 * 64; }
 
-Scratch scratch_of(const AttentionShape& s, int64_t blocks, int64_t context) {
+int64_t sums_of(const AttentionShape& s, int64_t blocks) {
+  const UnitShape u = unit_shape(s);
+  return (blocks * s.block + u.tokens - 1) / u.tokens * s.kv_heads * u.subs;
+}
+
+Scratch scratch_of(const AttentionShape& s, int64_t blocks, int64_t context, bool fused) {
   const UnitShape u = unit_shape(s);
   const int64_t tiles = (context + kRows - 1) / kRows;
   Scratch x{};
@@ -38,7 +42,10 @@ Scratch scratch_of(const AttentionShape& s, int64_t blocks, int64_t context) {
   x.owner = x.begin + padded(kMaxBlocks + 1);
   x.partial = x.owner + padded(tiles * s.kv_heads);
   // dK and dV of own blocks, of every computing thread, while the units of a key/value head follow each other
-  x.total = x.partial + (u.subs > 1 ? int64_t(kMaxBlocks) * 2 * u.tokens * s.head_dim * 2 : 0);
+  x.sums = x.partial + (u.subs > 1 ? int64_t(kMaxBlocks) * 2 * u.tokens * s.head_dim * 2 : 0);
+  const int64_t sums = fused ? sums_of(s, blocks) : 0;
+  x.turns = x.sums + sums * kFusedSum;
+  x.total = x.turns + padded(sums + 1);  // and the ticket
   return x;
 }
 
@@ -65,6 +72,10 @@ __device__ void deal_context(const BwdArgs& a) {
     const int y = search(x, [&](int u) { return unit_span(a.rows, u, a.unit_tokens).low >= last; });
     a.range[t] = {x, y};
     if (t < kDealt) cost[t] = (y - x) * a.subs + 4;  // 4: loading the keys, adding the results
+  }
+  if (a.fused.sums != nullptr) {  // thread blocks ask for their items
+    if (tid == 0) *a.fused.ticket = 0;
+    return;
   }
   __syncthreads();
   const int items = a.tiles * a.kv_heads, grid = a.context_grid;
@@ -153,6 +164,12 @@ __global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(const __grid_constant__ RowSums x, const __grid_constant__ BwdArgs a) {
 #if SLIP_HOPPER_CODE
   if (blockIdx.x == 0) return deal_context(a);
+  if (a.fused.sums != nullptr) {
+    const int sums = a.units * a.kv_heads * a.subs;
+    for (int i = (blockIdx.x - 1) * kPrepareThreads + threadIdx.x; i < sums;
+         i += (gridDim.x - 1) * kPrepareThreads)
+      a.fused.turns[i] = 0;
+  }
   constexpr int kLanes = D / 8, kAtOnce = kPrepareThreads / kLanes,
                 kPasses = kPrepareTokens * kPrepareHeads / kAtOnce;
   __shared__ float sums[kPrepareHeads][kPrepareTokens + 1];
@@ -200,19 +217,40 @@ void launch_prepare(const BlockAttentionBwd<Bf16>& a, const BwdArgs& args, CudaS
   check(cudaGetLastError());
 }
 
-}  // namespace
-
-int64_t block_attention_bwd_hopper_scratch(const AttentionShape& s, int64_t blocks, int64_t context) {
-  return unit_shape(s).tokens == 0 ? 0 : scratch_of(s, blocks, context).total;
+// Of one document without a window the first tile's items are as long as all the units: it takes about two
+// items for each multiprocessor before those are not all there is to wait for. Where a row has documents or a
+// window, the fused form's tiles wait for each other more and the separate form leaves more out; four are
+// what it takes. Constants, because the forms do not give the same bits.
+BackwardForm fastest_form(const AttentionShape& s, int64_t context, bool one_document) {
+  const int64_t items = (context + 127) / 128 * s.kv_heads;
+  const bool nested = one_document && s.window == 0;
+  if (!hopper_supports(s, BackwardForm::fused) || items < (nested ? kWave * 15 / 8 : kWave * 4))
+    return BackwardForm::separate;
+  return nested && items <= kWave * 2 ? BackwardForm::fused_both_ways : BackwardForm::fused;
 }
 
-void block_attention_bwd_hopper(const BlockAttentionBwd<Bf16>& a, CudaStream stream) {
+}  // namespace
+
+bool hopper_supports(const AttentionShape& s, BackwardForm form) {
+  return unit_shape(s).tokens > 0 &&
+         (form <= BackwardForm::separate || (s.head_dim == 128 && unit_shape(s).tokens <= kFusedTokens));
+}
+
+int64_t block_attention_bwd_hopper_scratch(const AttentionShape& s, int64_t blocks, int64_t context,
+                                           BackwardForm form) {
+  if (form == BackwardForm::fastest) form = fastest_form(s, context, true);
+  return unit_shape(s).tokens == 0 ? 0 : scratch_of(s, blocks, context, form > BackwardForm::separate).total;
+}
+
+void block_attention_bwd_hopper(const BlockAttentionBwd<Bf16>& a, CudaStream stream, BackwardForm form) {
   require(hopper_supports(a), "block_attention_bwd_hopper: device, shape, strides or alignment do not fit");
   if (a.q.rows == 0) return;
   const AttentionShape& s = a.shape;
   const UnitShape u = unit_shape(s);
   const int blocks = static_cast<int>(a.q.rows / s.block);
-  const Scratch x = scratch_of(s, blocks, a.k_context.rows);
+  if (form == BackwardForm::fastest) form = fastest_form(s, a.k_context.rows, a.one_document);
+  const bool fused = form > BackwardForm::separate;
+  const Scratch x = scratch_of(s, blocks, a.k_context.rows, fused);
   BwdArgs args{
       .rows = {a.anchor, a.lo, blocks, std::countr_zero(unsigned(s.block)), s.window ? s.window : INT_MAX},
       .lse = a.lse,
@@ -225,6 +263,7 @@ void block_attention_bwd_hopper(const BlockAttentionBwd<Bf16>& a, CudaStream str
       .begin = reinterpret_cast<int*>(a.scratch + x.begin),
       .owner = reinterpret_cast<int*>(a.scratch + x.owner),
       .partial = a.scratch + x.partial,
+      .fused = {},
       .dk = a.dk_context,
       .dv = a.dv_context,
       .heads = s.heads,
@@ -238,14 +277,19 @@ void block_attention_bwd_hopper(const BlockAttentionBwd<Bf16>& a, CudaStream str
       .causal = s.causal,
       .scale = s.scale};
   const int limit = std::min(device_limits().multiprocessors, kMaxBlocks);
+  if (fused) {
+    auto* const turns = reinterpret_cast<unsigned*>(a.scratch + x.turns);
+    args.fused = {a.scratch + x.sums, turns, turns + sums_of(s, blocks),
+                  form == BackwardForm::fused_both_ways ? kWave : INT_MAX};
+  }
   // Fewer than four items a multiprocessor do not even out: items of half the size are worth their own
   // streams.
-  const bool split = (a.k_context.rows + 127) / 128 * s.kv_heads < 4 * limit;
+  const bool split = !fused && (a.k_context.rows + 127) / 128 * s.kv_heads < 4 * limit;
   args.tile_keys = context_tile_keys(split);
   args.tiles = static_cast<int>((a.k_context.rows + args.tile_keys - 1) / args.tile_keys);
   args.context_grid = std::max(1, std::min(limit - a.leave_multiprocessors, args.tiles * args.kv_heads));
   s.head_dim == 128 ? launch_prepare<128>(a, args, stream) : launch_prepare<64>(a, args, stream);
-  if (args.tiles > 0) launch_context(a, args, split, stream);
+  if (args.tiles > 0) fused ? launch_fused(a, args, stream) : launch_context(a, args, split, stream);
   launch_query(a, args, stream);
 }
 

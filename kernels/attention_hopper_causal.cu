@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     for (int w = 0; w < 2; ++w) mbar_init(q_full(w), 1), mbar_init(q_empty(w), 4);
     mbar_init_fence();
-    prefetch_map(map_q), prefetch_map(map_k), prefetch_map(map_v), prefetch_map(map_out);
+    prefetch_maps(map_q, map_k, map_v, map_out);
   }
   const int columns = a.heads / a.item_heads;
   auto piece = [&](int slot) { return piece_at(a.cu, a.documents, a.item_rows, slot); };

@@ -27,27 +27,6 @@ template <int D, bool kSplit> struct ContextTile {
   static_assert(!kSplit || kPair == kRows * D * 4);  // sums change hands where the keys and values were
 };
 
-// Adds a thread's part of an accumulator, rows `row` and row + 8, columns from `column` on, to a matrix of
-// floats.
-template <int n>
-__device__ __forceinline__ void add_rows(const View2<float>& to, int row, int column, const float (&x)[n],
-                                         float factor) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    if (row + 8 * h >= to.rows) continue;
-    float2* const at = reinterpret_cast<float2*>(to.row(row + 8 * h) + column);
-    float2 y[n / 4];  // all loads before the first store
-#pragma unroll
-    for (int u = 0; u < n / 4; ++u) y[u] = at[4 * u];
-#pragma unroll
-    for (int u = 0; u < n / 4; ++u) {
-      y[u].x = fmaf(x[4 * u + 2 * h], factor, y[u].x);
-      y[u].y = fmaf(x[4 * u + 2 * h + 1], factor, y[u].y);
-      at[4 * u] = y[u];
-    }
-  }
-}
-
 template <int D, bool kSplit>
 __global__ void __launch_bounds__(kThreads, 1)
     context_kernel(const __grid_constant__ TensorMap map_q, const __grid_constant__ TensorMap map_dout,
@@ -74,8 +53,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int s = 0; s < kStages; ++s) mbar_init(full(s), 1), mbar_init(empty(s), kSplit ? 4 : 8);
     for (int b = 0; b < C::kBuffers; ++b) mbar_init(kv_full(b), 1), mbar_init(kv_empty(b), 9);
     mbar_init_fence();
-    prefetch_map(map_q), prefetch_map(map_dout), prefetch_map(map_k), prefetch_map(map_v);
-    prefetch_map(map_lse2), prefetch_map(map_delta);
+    prefetch_maps(map_q, map_dout, map_k, map_v, map_lse2, map_delta);
   }
   __syncthreads();
   const int begin = uniform(a.begin[blockIdx.x]), end = uniform(a.begin[blockIdx.x + 1]);

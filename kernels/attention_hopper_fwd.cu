@@ -61,8 +61,7 @@ __global__ void __launch_bounds__(FwdTile<D, TB>::kThreads, 1)
     mbar_init(own_k_full, 1), mbar_init(own_k_empty, kWarps);
     mbar_init(own_v_full, 1), mbar_init(own_v_empty, kWarps);
     mbar_init_fence();
-    prefetch_map(map_q), prefetch_map(map_k), prefetch_map(map_v);
-    prefetch_map(map_kb), prefetch_map(map_vb), prefetch_map(map_out);
+    prefetch_maps(map_q, map_k, map_v, map_kb, map_vb, map_out);
   }
   const int columns = a.heads / C::kHeads;  // units side by side
   const Deal work = deal(a.items, a.items, columns, reinterpret_cast<int*>(pool_at + C::kList),

@@ -1,5 +1,6 @@
 // Backward pass: dQ, and dK and dV of each unit's own blocks. Loads and tiles are those of the forward pass.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/attention_hopper_bwd.cuh"
 #include "kernels/device/tma.cuh"
@@ -32,17 +33,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto q_empty = [&](int w) { return bars + 8 * (4 * kStages + 2 + w); };
   const int wg = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
-      mbar_init(k_full(s), 1), mbar_init(k_empty(s), 8);
-      mbar_init(v_full(s), 1), mbar_init(v_empty(s), 8);
-    }
+    for (int s = 0; s < kStages; ++s)
+      mbar_init(k_full(s), 1), mbar_init(v_full(s), 1), mbar_init(k_empty(s), 8), mbar_init(v_empty(s), 8);
     for (int w = 0; w < 2; ++w) mbar_init(q_full(w), 1), mbar_init(q_empty(w), 4);
     mbar_init_fence();
-    prefetch_map(map_q), prefetch_map(map_dout), prefetch_map(map_k), prefetch_map(map_v);
-    prefetch_map(map_kb), prefetch_map(map_vb), prefetch_map(map_dq), prefetch_map(map_dkb),
-        prefetch_map(map_dvb);
+    prefetch_maps(map_q, map_dout, map_k, map_v, map_kb, map_vb, map_dq, map_dkb, map_dvb);
   }
   auto plan_of = [&](int pair) {
+    if (a.fused.sums != nullptr) return PairPlan{};  // the context's share of dQ is there
     return plan_pair<BN>(unit_span(a.rows, 2 * pair, TB), unit_span(a.rows, 2 * pair + 1, TB));
   };
   const int pairs = (a.units + 1) / 2;
@@ -348,6 +346,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         pin(dq);
         if (x.count > 0 && lane == 0) mbar_arrive(k_empty(before));
         pass(x.tail);
+        if (a.fused.sums != nullptr)
+          add_sum(dq, a, 2 * (item / a.kv_heads) + w, item % a.kv_heads, i % a.subs);
       }
       bar_sync(1 + w, 128);  // nobody reads Q any more; the dQ before has left (warp 0 waited for it above)
       store_tile(out, C::kQChunk, dq, a.scale, a.scale);
@@ -386,19 +386,15 @@ void launch(const BlockAttentionBwd<Bf16>& a, const BwdArgs& args, CudaStream st
   check(cudaGetLastError());
 }
 
-template <int D> void launch(const BlockAttentionBwd<Bf16>& a, const BwdArgs& args, CudaStream stream) {
-  if (args.unit_tokens == 16) return launch<D, 16>(a, args, stream);
-  if (args.unit_tokens == 32) return launch<D, 32>(a, args, stream);
-  launch<D, 64>(a, args, stream);
-}
-
 }  // namespace
 
-namespace hopper {
-
-void launch_query(const BlockAttentionBwd<Bf16>& a, const BwdArgs& args, CudaStream stream) {
-  a.shape.head_dim == 128 ? launch<128>(a, args, stream) : launch<64>(a, args, stream);
+void hopper::launch_query(const BlockAttentionBwd<Bf16>& a, const BwdArgs& args, CudaStream stream) {
+  const auto go = [&](auto d) {
+    if (args.unit_tokens == 16) return launch<d, 16>(a, args, stream);
+    if (args.unit_tokens == 32) return launch<d, 32>(a, args, stream);
+    launch<d, 64>(a, args, stream);
+  };
+  a.shape.head_dim == 128 ? go(std::integral_constant<int, 128>{}) : go(std::integral_constant<int, 64>{});
 }
 
-}  // namespace hopper
 }  // namespace slip

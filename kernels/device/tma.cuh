@@ -45,6 +45,16 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, uint32_t from, i
                "r"(from), "r"(c0), "r"(c1), "r"(c2)
                : "memory");
 }
+// `bytes` consecutive bytes of shared memory, written to global memory, or added there as floats.
+__device__ __forceinline__ void bulk_store(float* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void bulk_add(float* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+               "r"(from), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // The sources of this thread's stores have been read: their shared memory may be written again.
 __device__ __forceinline__ void bulk_wait_read() {
@@ -54,8 +64,8 @@ __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_g
 __device__ __forceinline__ void prefetch_l2(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
-__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+template <class... Map> __device__ __forceinline__ void prefetch_maps(const Map&... map) {
+  (..., [](const TensorMap& m) { asm volatile("prefetch.tensormap [%0];" ::"l"(&m) : "memory"); }(map));
 }
 
 // --- host ------------------------------------------------------------------------------------------------

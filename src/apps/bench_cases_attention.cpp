@@ -92,7 +92,9 @@ template <class T> void add_row(BenchCases& out, const RowCase& c, const Queue& 
                        .dk_context = dcontext.cols_from(0, kv_cols),
                        .dv_context = dcontext.cols_from(kv_cols, kv_cols),
                        .scratch = a.take<Acc<T>>(
-                           "scratch", block_attention_bwd_scratch(c.shape, c.count, context, q.device))};
+                           "scratch", block_attention_bwd_scratch(c.shape, c.count, context, q.device)),
+                       .one_document = c.blocks.lo[static_cast<size_t>(c.first)] ==
+                                       c.blocks.lo[static_cast<size_t>(c.first + c.count - 1)]};
                    return [=] { block_attention_bwd(x, q); };
                  },
                  against(" backward")});

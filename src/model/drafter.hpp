@@ -71,6 +71,7 @@ struct Blocks {
   const int* position = nullptr;  // (rows) position in the document
   const int* anchor = nullptr;    // (count) row index of the anchor token, not descending
   const int* lo = nullptr;        // (count) first token of its document
+  bool one_document = false;      // for all blocks; may be false though they do (attention.hpp)
 };
 
 // `context.x` holds the joined taps of the first `tokens` tokens of the row (as many as any block sees).

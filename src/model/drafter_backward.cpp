@@ -73,7 +73,8 @@ void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queu
                             .dk_context = layer_keys(context(d.context.dkv), n, l),
                             .dv_context = layer_values(context(d.context.dkv), n, l),
                             .scratch = b.scratch,
-                            .leave_multiprocessors = left_multiprocessors(queue)},
+                            .leave_multiprocessors = left_multiprocessors(queue),
+                            .one_document = in.one_document},
                            queue);
     head_rope_bwd<T, T>({.x = rows(s.q_project),
                          .heads = n.heads,

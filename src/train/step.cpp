@@ -59,7 +59,8 @@ Blocks upload_blocks(PassBuffers<T>& p, const RowBlocks& in, int64_t first, int6
   put(p.rows, p.host_rows.data(), static_cast<int64_t>(p.host_rows.size()));
   put(p.anchor, in.anchor.data() + first, count);
   put(p.lo, in.lo.data() + first, count);
-  return {count, p.ids, p.position, p.anchor, p.lo};
+  const auto lo = in.lo.begin() + first;
+  return {count, p.ids, p.position, p.anchor, p.lo, count > 0 && lo[0] == lo[count - 1]};
 }
 
 template <class T>

@@ -149,9 +149,11 @@ struct BlockRun {  // the tensors of a case and the two calls
   Tensor<float> dk, dv, lse;
   Ints anchor, lo;
   int64_t scratch_size;
+  BackwardForm form;
+  int leave = 0;  // multiprocessors
   float* scratch = nullptr;
 
-  explicit BlockRun(const Case& x)
+  explicit BlockRun(const Case& x, BackwardForm form = BackwardForm::fastest)
       : x(x),
         q(rows(), heads(), x.wide),
         kc(x.context, kv(), x.wide),
@@ -168,7 +170,8 @@ struct BlockRun {  // the tensors of a case and the two calls
         lse(rows(), x.shape.heads, false),
         anchor(x.anchor),
         lo(x.lo),
-        scratch_size(block_attention_bwd_hopper_scratch(x.shape, int64_t(x.anchor.size()), x.context)) {
+        scratch_size(block_attention_bwd_hopper_scratch(x.shape, int64_t(x.anchor.size()), x.context, form)),
+        form(form) {
     q.random(1, 1.5f), kc.random(2, 1), vc.random(3, 1), kb.random(4, 1), vb.random(5, 1), dout.random(6, 1);
     dk.random(7, 1), dv.random(8, 1);
     check(cudaMalloc(&scratch, scratch_size * 4));
@@ -183,10 +186,27 @@ struct BlockRun {  // the tensors of a case and the two calls
             vb.view(), anchor.device, lo.device, out.view(), lse.device};
   }
   BlockAttentionBwd<Bf16> bwd() {
-    return {x.shape,       q.view(),   kc.view(),  vc.view(),   kb.view(),  vb.view(),
-            anchor.device, lo.device,  out.view(), dout.view(), lse.device, dq.view(),
-            dkb.view(),    dvb.view(), dk.view(),  dv.view(),   scratch};
+    return {x.shape,
+            q.view(),
+            kc.view(),
+            vc.view(),
+            kb.view(),
+            vb.view(),
+            anchor.device,
+            lo.device,
+            out.view(),
+            dout.view(),
+            lse.device,
+            dq.view(),
+            dkb.view(),
+            dvb.view(),
+            dk.view(),
+            dv.view(),
+            scratch,
+            leave,
+            !x.lo.empty() && x.lo.front() == x.lo.back()};
   }
+  void backward(CudaStream stream) { block_attention_bwd_hopper(bwd(), stream, form); }
   void reset() {  // results to NaN, or to what is added to
     out.upload(), dq.upload(), dkb.upload(), dvb.upload(), dk.upload(), dv.upload(), lse.upload();
     check(cudaMemset(scratch, 0xff, scratch_size * 4));
