@@ -73,7 +73,7 @@ template <class T> struct BlockAttentionBwd {
   View2<Acc<T>> dk_context, dv_context;  // (context, kv_heads*head_dim), any stride, added to
   Acc<T>* scratch;                       // block_attention_bwd_scratch(...) elements
   int leave_multiprocessors = 0;         // for what runs on another stream (blas.hpp)
-  bool one_document = false;             // all blocks are of one: decides which kernels run, not the result
+  bool one_document = false;             // all blocks are of one: may choose another order of the sums
 };
 int64_t block_attention_bwd_scratch(const AttentionShape&, int64_t blocks, int64_t context, Device);
 template <class T> void block_attention_bwd_ref(const BlockAttentionBwd<T>&);

@@ -68,9 +68,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t kv_full = bars + 32, kv_empty = bars + 40;
   auto sum_full = [&](int b) { return bars + 48 + 8 * b; };
   auto sum_empty = [&](int b) { return bars + 64 + 8 * b; };
-  const uint32_t late = bars + 80;  // an item is near its end
-  volatile int* const item_now =
-      reinterpret_cast<volatile int*>(pool_at + C::kItem);  // with kv_full; -1: no more
+  const uint32_t late = bars + 80;                                             // an item is near its end
+  auto* const item_now = reinterpret_cast<volatile int*>(pool_at + C::kItem);  // with kv_full; -1: no more
   const int wg = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int s = 0; s < 2; ++s) mbar_init(full(s), 1), mbar_init(empty(s), 8);

@@ -167,8 +167,7 @@ int run_dump(const RunOptions& o, const MpiSession& mpi) {
   Phases phases(mpi.heartbeat(), mpi.rank(), std::getenv("SLIP_TEST_FAULT"));
   phases.at(0, "start");
   const Deadline start = deadline_in(o.config.comm.timeout_s);
-  GpuChoice gpu;  // before anything is written
-  if (o.device == Device::cuda) gpu = settle_gpus(mpi, o.share_gpu, start);
+  const GpuChoice gpu = settle_gpus(mpi, o.device, o.share_gpu, start);  // before anything is written
   if (gpu.code != 0) return gpu.code;
   std::optional<RunInputs> in;
   const Verdict verdict = agree(mpi.world(), mpi.rank() == 0 ? look(o, in) : Verdict{}, start,

@@ -120,7 +120,8 @@ int settle_facts(const MpiSession& mpi, const Facts& facts, const Deadline& dead
   return kUsage;
 }
 
-GpuChoice settle_gpus(const MpiSession& mpi, bool share, const Deadline& deadline) {
+GpuChoice settle_gpus(const MpiSession& mpi, Device device, bool share, const Deadline& deadline) {
+  if (device == Device::cpu) return {};
 #if SLIP_HAVE_CUDA
   GpuChoice c;
   c.code = settle(

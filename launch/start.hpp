@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/mpi.hpp"
+#include "device/queue.hpp"
 
 namespace slip {
 
@@ -36,7 +37,8 @@ struct GpuChoice {
   int device = 0;       // of this rank
   bool shared = false;  // ranks of this job compute on one GPU
 };
-// `settle` for GPUs, in builds with CUDA; without them, refuses.
-GpuChoice settle_gpus(const MpiSession&, bool share, const Deadline&);
+// `settle` for the GPUs of ranks that compute on `device`; on the CPU there is nothing to settle. Without
+// CUDA in the build, a GPU is an error.
+GpuChoice settle_gpus(const MpiSession&, Device device, bool share, const Deadline&);
 
 }  // namespace slip

@@ -59,8 +59,7 @@ GpuChoice settle_ranks(const MpiSession* mpi, AnswerOptions& o) {
   facts.emplace_back("--device", o.device == Device::cpu ? "cpu" : "cuda");
   facts.emplace_back("--precision", o.precision);
   const int code = settle_facts(*mpi, facts, start);
-  if (code != kOk || o.device == Device::cpu) return {.code = code};
-  return settle_gpus(*mpi, o.share_gpu, start);
+  return code != kOk ? GpuChoice{.code = code} : settle_gpus(*mpi, o.device, o.share_gpu, start);
 }
 
 }  // namespace slip
