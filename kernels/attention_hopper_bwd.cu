@@ -217,6 +217,8 @@ void launch_prepare(const BlockAttentionBwd<Bf16>& a, const BwdArgs& args, CudaS
   check(cudaGetLastError());
 }
 
+bool is_fused(BackwardForm f) { return f == BackwardForm::fused || f == BackwardForm::fused_both_ways; }
+
 // Of one document without a window the first tile's items are as long as all the units: it takes about two
 // items for each multiprocessor before those are not all there is to wait for. Where a row has documents or a
 // window, the fused form's tiles wait for each other more and the separate form leaves more out; four are
@@ -233,13 +235,13 @@ BackwardForm fastest_form(const AttentionShape& s, int64_t context, bool one_doc
 
 bool hopper_supports(const AttentionShape& s, BackwardForm form) {
   return unit_shape(s).tokens > 0 &&
-         (form <= BackwardForm::separate || (s.head_dim == 128 && unit_shape(s).tokens <= kFusedTokens));
+         (!is_fused(form) || (s.head_dim == 128 && unit_shape(s).tokens <= kFusedTokens));
 }
 
 int64_t block_attention_bwd_hopper_scratch(const AttentionShape& s, int64_t blocks, int64_t context,
                                            BackwardForm form) {
   if (form == BackwardForm::fastest) form = fastest_form(s, context, true);
-  return unit_shape(s).tokens == 0 ? 0 : scratch_of(s, blocks, context, form > BackwardForm::separate).total;
+  return unit_shape(s).tokens == 0 ? 0 : scratch_of(s, blocks, context, is_fused(form)).total;
 }
 
 void block_attention_bwd_hopper(const BlockAttentionBwd<Bf16>& a, CudaStream stream, BackwardForm form) {
@@ -249,7 +251,7 @@ void block_attention_bwd_hopper(const BlockAttentionBwd<Bf16>& a, CudaStream str
   const UnitShape u = unit_shape(s);
   const int blocks = static_cast<int>(a.q.rows / s.block);
   if (form == BackwardForm::fastest) form = fastest_form(s, a.k_context.rows, a.one_document);
-  const bool fused = form > BackwardForm::separate;
+  const bool fused = is_fused(form);
   const Scratch x = scratch_of(s, blocks, a.k_context.rows, fused);
   BwdArgs args{
       .rows = {a.anchor, a.lo, blocks, std::countr_zero(unsigned(s.block)), s.window ? s.window : INT_MAX},
