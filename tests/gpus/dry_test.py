@@ -47,6 +47,15 @@ class Scripts(Folder):
         self.assertEqual((got["decoding"]["equal"], got["decoding"]["responses"]), (True, 20))
         self.assertEqual(got["losses_27b"]["largest loss difference"], 0)
 
+    def test_one_gpu(self):
+        self.call("one_gpu.py", "--dry", "steps", "capture", "busy")
+        got = {name: json.loads((self.folder / f"out/{name}.json").read_text())["result"] for name in ("steps", "capture", "busy")}
+        self.assertGreater(got["steps"]["tiny"]["step_ms"]["found"], 0)
+        self.assertEqual((got["steps"]["tiny"]["step_ms"]["holds"], got["capture"]["tiny"]["tokens_per_s"]["holds"]), (False, True))  # asked: 0 ms, 0 tokens/s
+        self.assertEqual(len(got["busy"]["step_ms"]), 2)
+        self.assertTrue(0 <= got["busy"]["training"]["drafters_wait"] < 1 and got["busy"]["busy"]["found"] > 0.1)
+        self.assertEqual({json.loads(line)["op"] for line in (self.folder / "out/rows.jsonl").read_text().splitlines()}, {"step", "capture"})
+
     def test_a_part_that_fails(self):
         done = self.call("one_node.py", "--device", "cpu", "--ranks", 2, "--set", "train.lr=hot", "planned", code=1)
         self.assertIn("planned: RuntimeError", done.stderr)
