@@ -130,7 +130,7 @@ FeatureShardWriter::FeatureShardWriter(const std::string& path, const FeatureSpe
   check_h5(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V110), "file access");
   w.file = H5Id(H5Fcreate(w.partial.c_str(), H5F_ACC_TRUNC, timeless(H5P_FILE_CREATE).get(), access.get()),
                 H5Fclose);
-  if (!w.file) fail(fmt::format("{}: cannot be created: {}", w.partial, std::strerror(errno)));
+  if (!w.file) w.refuse("cannot be created", std::strerror(errno));
   void* handle = nullptr;
   w.must(H5Fget_vfd_handle(w.file.get(), access.get(), &handle), "its file descriptor");
   w.fd = *static_cast<int*>(handle);
