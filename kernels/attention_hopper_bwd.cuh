@@ -36,6 +36,49 @@ struct BwdArgs {
   float scale;
 };
 
+// --- between the products of a step of the context: 64 keys, which are the accumulators' rows, by the 64
+// rows of a unit, which are their columns --- Scores of keys that a token does not see; `key`: of this
+// thread's first row, `column`: its first.
+__device__ __forceinline__ void hide_unseen(float (&s)[32], const Bounds* bounds, int unit_tokens, int key,
+                                            int column) {
+#pragma unroll
+  for (int u = 0; u < 8; ++u) {
+    const int4 y = *reinterpret_cast<const int4*>(bounds + ((8 * u + column) & (unit_tokens - 1)));
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int k = key + 8 * h;
+      if (unsigned(k - y.x) >= unsigned(y.y - y.x)) s[4 * u + 2 * h] = -INFINITY;
+      if (unsigned(k - y.z) >= unsigned(y.w - y.z)) s[4 * u + 2 * h + 1] = -INFINITY;
+    }
+  }
+}
+// P = exp2(c S - lse2), in place and as operand of the next product.
+__device__ __forceinline__ void weigh(float (&s)[32], uint32_t (&p)[16], const float2* lse2, float c) {
+#pragma unroll
+  for (int u = 0; u < 8; ++u) {
+    const float2 y = lse2[4 * u];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float &s0 = s[4 * u + 2 * h], &s1 = s[4 * u + 2 * h + 1];
+      s0 = exp2_ftz(fmaf(s0, c, -y.x));
+      s1 = exp2_ftz(fmaf(s1, c, -y.y));
+      p[2 * u + h] = pack_bf16(s0, s1);
+    }
+  }
+}
+// dS = P (dP - delta), without the scale.
+__device__ __forceinline__ void score_gradients(uint32_t (&ds)[16], const float (&p)[32],
+                                                const float (&dp)[32], const float2* delta) {
+#pragma unroll
+  for (int u = 0; u < 8; ++u) {
+    const float2 y = delta[4 * u];
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      ds[2 * u + h] = pack_bf16(p[4 * u + 2 * h] * (dp[4 * u + 2 * h] - y.x),
+                                p[4 * u + 2 * h + 1] * (dp[4 * u + 2 * h + 1] - y.y));
+  }
+}
+
 // Adds a thread's part of an accumulator, rows `row` and row + 8, columns from `column` on, to a matrix of
 // floats.
 template <int n>

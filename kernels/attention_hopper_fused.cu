@@ -243,29 +243,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int all_high = uniform(bounds[0].high), all_low = uniform(bounds[a.unit_tokens - 1].low);
         wgmma_wait<1>();
         pin(s);
-        if (all_high < first + 64 || all_low > first) {
-#pragma unroll
-          for (int u = 0; u < 8; ++u) {
-            const int4 y = *reinterpret_cast<const int4*>(bounds + ((8 * u + col) & (a.unit_tokens - 1)));
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              const int k = first + row + 8 * h;
-              if (unsigned(k - y.x) >= unsigned(y.y - y.x)) s[4 * u + 2 * h] = -INFINITY;
-              if (unsigned(k - y.z) >= unsigned(y.w - y.z)) s[4 * u + 2 * h + 1] = -INFINITY;
-            }
-          }
-        }
-#pragma unroll
-        for (int u = 0; u < 8; ++u) {
-          const float2 y = lse2[4 * u];
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            float &s0 = s[4 * u + 2 * h], &s1 = s[4 * u + 2 * h + 1];
-            s0 = exp2_ftz(fmaf(s0, c, -y.x));
-            s1 = exp2_ftz(fmaf(s1, c, -y.y));
-            p[2 * u + h] = pack_bf16(s0, s1);
-          }
-        }
+        if (all_high < first + 64 || all_low > first) hide_unseen(s, bounds, a.unit_tokens, first + row, col);
+        weigh(s, p, lse2, c);
         pin(p);
         wgmma_fence();
 #pragma unroll
@@ -275,14 +254,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         wgmma_wait<0>();  // dV too: with it over this, P and dS would want more registers than there are
         pin(dv);
         pin(dp);
-#pragma unroll
-        for (int u = 0; u < 8; ++u) {
-          const float2 y = delta[4 * u];
-#pragma unroll
-          for (int h = 0; h < 2; ++h)
-            ds[2 * u + h] = pack_bf16(s[4 * u + 2 * h] * (dp[4 * u + 2 * h] - y.x),
-                                      s[4 * u + 2 * h + 1] * (dp[4 * u + 2 * h + 1] - y.y));
-        }
+        score_gradients(ds, s, dp, delta);
         // Two buffers: both warpgroups have waited above for the dQ that read this one two steps ago, and for
         // each other at the barrier below.
 #pragma unroll

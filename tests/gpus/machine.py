@@ -194,6 +194,19 @@ class Result:
         return roles
 
 
+def dry(m):
+    return m.device == "cpu"
+
+
+def dump_features(m, ranks, config, options, settings):
+    """The folder of hidden states of the run's documents, dumped where it is not there yet."""
+    folder = m.work / "features"
+    if not (folder / "manifest.json").exists():
+        sets = {"dump__dir": folder, "data__tokens": settings.get("data__tokens", "data/tiny/heldout.h5"), "data__max_length": settings.get("data__max_length", 0)}
+        m.run(ranks, "dump", "--config", config, "--device", m.device, *options, *options_of(sets))
+    return folder
+
+
 def largest_difference(a, b):
     return max(abs(x / y - 1) for x, y in zip(a, b))
 
@@ -290,3 +303,13 @@ def run_parts(m, parts, names, minutes, ready):
     if waiting:
         print(f"not begun, call again: {', '.join(waiting)}", file=sys.stderr)
     return 1 if failed else 75 if waiting else 0
+
+
+def main_of(doc, parts):
+    """A script of parts that runs on GPUs, or with --dry on the CPU."""
+    p = options(doc)
+    p.add_argument("--dry", action="store_true", help="on the CPU, with the tiny models: tries the script, not the machine")
+    p.add_argument("parts", nargs="*", choices=[[], *parts], metavar="PART", help=", ".join(parts))
+    o = p.parse_args()
+    m = Machine(o.build, o.out, o.work, "cpu" if o.dry else "cuda", o.set)
+    return run_parts(m, parts, o.parts, o.minutes, lambda name, result: json.dumps(result)[:1500])

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 
-from machine import TINY, Machine, options, options_of, run_parts
+from machine import TINY, dry, dump_features, main_of
 
 # Asked for, on an H200: ms, bytes of the arena, tokens/s, a share.
 ATTENTION_MS = {("fwd", "S=4096"): 0.41, ("bwd", "S=4096"): 1.45, ("fwd", "S=16384"): 1.45, ("bwd", "S=16384"): 5.0, ("fwd", "S=4096 window 2048"): 0.749 / 2.3,
@@ -22,10 +22,6 @@ STEPS = {"qwen3-8b": (["--shape", "qwen3-8b"], 130, 9, 28.67e9), "qwen3-8b, 1638
          "qwen3.6-27b": (["--shape", "qwen3.6-27b"], 215, 15, 44.45e9)}
 CAPTURE = {"qwen3-8b": 43000, "qwen3.6-27b": 12000}
 BUSY = 0.97
-
-
-def dry(m):
-    return m.device == "cpu"
 
 
 def bench(m, *words):
@@ -44,7 +40,7 @@ def attention(m):
     said = subprocess.run([check, "--bench"], capture_output=True, text=True, check=True, timeout=150, env=m.environment()).stdout
     rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     ms = {(r["op"].removeprefix("block_attention_"), r["shape"]): r["ms"] for r in rows if r["op"].startswith("block_attention")}
-    return {"rows": rows, "goals": {" ".join(key): against(ms[key], asked) for key, asked in ATTENTION_MS.items()}}
+    return {"goals": {" ".join(key): against(ms[key], asked) for key, asked in ATTENTION_MS.items()}, "rows": rows}
 
 
 def steps(m):
@@ -64,11 +60,7 @@ def busy(m):
     shape = "tiny" if dry(m) else "qwen3-8b"
     config = TINY if dry(m) else "configs/qwen3-8b.ini"
     words, settings = m.job(config, documents=32)
-    folder = m.work / "features"
-    if not (folder / "manifest.json").exists():
-        tokens = {"data.tokens": settings.get("data__tokens", "data/tiny/heldout.h5"), "data.max_length": settings.get("data__max_length", 0), "dump.dir": folder}
-        m.run(1, "dump", "--config", config, "--device", m.device, *words, *options_of(tokens))
-    settings.update(data__tokens="", data__features=folder, train__rows_per_step=4 if dry(m) else 1)
+    settings.update(data__tokens="", data__features=dump_features(m, 1, config, words, settings), train__rows_per_step=4 if dry(m) else 1)
     bare = [bench(m, "drafter", "--shape", shape)["median_ms"]]
     row = m.train(1, "from-shards", config, *words, **settings, train__steps=8 if dry(m) else 48).row(skip=8)
     bare.append(bench(m, "drafter", "--shape", shape)["median_ms"])
@@ -79,14 +71,5 @@ def busy(m):
 PARTS = {f.__name__: (f, minutes) for f, minutes in ((attention, 0.5), (steps, 1.5), (capture, 1.5), (busy, 1.5))}
 
 
-def main():
-    p = options(__doc__)
-    p.add_argument("--dry", action="store_true")
-    p.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART", help=", ".join(PARTS))
-    o = p.parse_args()
-    m = Machine(o.build, o.out, o.work, "cpu" if o.dry else "cuda", o.set)
-    return run_parts(m, PARTS, o.parts, o.minutes, lambda name, result: json.dumps(result.get("goals", result))[:1500])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(__doc__, PARTS))

@@ -15,14 +15,10 @@ import subprocess
 import sys
 import zlib
 
-from machine import NO_EVALUATION, ROOT, TINY, Machine, faults as disturbed, largest_difference, options, options_of, run_parts
+from machine import NO_EVALUATION, ROOT, TINY, dry, dump_features, faults as disturbed, largest_difference, main_of, options_of
 from reads import bytes_read
 
 GRADIENT_BYTES = 4 * 1048626176  # of the drafter of configs/qwen3-8b-drafter.json, fp32
-
-
-def dry(m):
-    return m.device == "cpu"
 
 
 def sum_alone_s(m):
@@ -107,11 +103,7 @@ def offline(m):
     """Two drafters from feature shards: the gradients' sum, and what of it is not hidden under the backward pass."""
     config, options, settings = big(m, "qwen3-8b")
     settings = {**settings, "train__steps": 12}
-    folder = m.work / "features"
-    if not (folder / "manifest.json").exists():
-        sets = {"dump.dir": folder, "data.tokens": settings.get("data__tokens", "data/tiny/heldout.h5"), "data.max_length": settings.get("data__max_length", 0)}
-        m.run(2, "dump", "--config", config, "--device", m.device, *options, *[w for k, v in sets.items() for w in ("--set", f"{k}={v}")])
-    settings.update(data__tokens="", data__features=folder)
+    settings.update(data__tokens="", data__features=dump_features(m, 2, config, options, settings))
     one = m.train(1, "off1", config, *options, **{**settings, "train__rows_per_step": 2})
     # What each of two drafters does but for the sum, on both GPUs at once: as hot and as many readers of the disk.
     half = m.trains([(1, "off1a", 0), (1, "off1b", 1)], config, *options, **{**settings, "train__rows_per_step": 1})
@@ -307,14 +299,5 @@ PARTS = {f.__name__: (f, minutes) for f, minutes in (
     (weights, 1), (faults, 1.5), (refusals, 0.1), (dumping, 1.5), (dumping_in_turn, 3))}
 
 
-def main():
-    p = options(__doc__)
-    p.add_argument("--dry", action="store_true")
-    p.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART", help=", ".join(PARTS))
-    o = p.parse_args()
-    m = Machine(o.build, o.out, o.work, "cpu" if o.dry else "cuda", o.set)
-    return run_parts(m, PARTS, o.parts, o.minutes, lambda name, result: json.dumps(result)[:1500])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(__doc__, PARTS))
