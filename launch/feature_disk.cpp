@@ -9,27 +9,36 @@
 
 #include "core/threads.hpp"
 #include "device/buffer.hpp"
+#include "device/copy_queue.hpp"
 
 namespace slip {
 namespace {
 
 struct Slot {
-  Buffer memory;
+  Bf16* memory = nullptr;
   enum class State { free, waiting, reading, ready, lent } state = State::free;
   RowId id{};
   RowTokens row;
   std::exception_ptr error;
 };
 
+// Of a thread, on a GPU: where a row is put together, and what takes it from there to its slot.
+struct Staging {
+  Buffer pinned;
+  CopyQueue copies;
+};
+
 }  // namespace
 
 struct FeatureDisk::State {
   const FeatureFiles *train, *eval;
+  int64_t max_tokens = 0;
   std::vector<Slot> slots;
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<size_t> waiting;
   bool stop = false;
+  std::vector<Staging> staging;  // empty on the CPU
   std::vector<std::thread> threads;
 
   State(const FeatureFiles* t, const FeatureFiles* e) : train(t), eval(e) {}
@@ -44,20 +53,27 @@ struct FeatureDisk::State {
   const FeatureFiles* files(int32_t kind) const { return kind == kEvalRow ? eval : train; }
   int64_t token_bytes() const { return (train != nullptr ? train : eval)->spec().bytes_per_token(); }
 
-  void fill(Slot& s, std::vector<Bf16>& scratch) const {
+  void read(const Slot& s, Bf16* to, std::vector<Bf16>& scratch) const {
     const FeatureFiles& from = *files(s.id.kind);
     const int64_t tokens = static_cast<int64_t>(s.row.ids.size()), h = from.spec().hidden;
     int64_t first = 0;
     for (size_t d = 0; d < s.row.lengths.size(); ++d) {
       const size_t at = static_cast<size_t>(first), n = static_cast<size_t>(s.row.lengths[d]);
       read_document_taps(from.find(s.row.document_ids[d]).value(), std::span(s.row.ids).subspan(at, n),
-                         std::span(s.row.mask).subspan(at, n), s.memory.as<Bf16>() + first * h, tokens * h,
-                         scratch);
+                         std::span(s.row.mask).subspan(at, n), to + first * h, tokens * h, scratch);
       first += s.row.lengths[d];
     }
   }
 
-  void run() {
+  void fill(const Slot& s, const Staging* by, std::vector<Bf16>& scratch) const {
+    if (by == nullptr) return read(s, s.memory, scratch);
+    read(s, by->pinned.as<Bf16>(), scratch);
+    copy_to_device(s.memory, by->pinned.data(), static_cast<int64_t>(s.row.ids.size()) * token_bytes(),
+                   by->copies.queue());
+    synchronize(by->copies.queue());
+  }
+
+  void run(const Staging* by) {
     h5_quiet();
     std::vector<Bf16> scratch;
     for (;;) {
@@ -72,7 +88,8 @@ struct FeatureDisk::State {
       }
       std::exception_ptr error;
       try {
-        fill(slots[i], scratch);
+        if (by != nullptr) by->copies.enter();
+        fill(slots[i], by, scratch);
       } catch (...) {
         error = std::current_exception();
       }
@@ -87,11 +104,19 @@ FeatureDisk::FeatureDisk(const FeatureFiles* train, const FeatureFiles* eval, co
     : state_(std::make_unique<State>(train, eval)) {
   State& s = *state_;
   require_threadsafe_h5();
+  s.max_tokens = setup.max_tokens;
   s.slots.resize(static_cast<size_t>(setup.slots));
-  const Place place = setup.device == Device::cuda ? Place::pinned : Place::host;
-  for (Slot& slot : s.slots) slot.memory = Buffer(place, setup.max_tokens * s.token_bytes());
-  for (int64_t i = 0; i < setup.threads; ++i)
-    s.threads.push_back(start_thread("to read features", [&s] { s.run(); }));
+  const int64_t bytes = setup.max_tokens * s.token_bytes();
+  for (size_t i = 0; i < s.slots.size(); ++i)
+    s.slots[i].memory = setup.memory + static_cast<int64_t>(i) * bytes / 2;
+  if (setup.device == Device::cuda) {
+    for (int64_t i = 0; i < setup.threads; ++i)
+      s.staging.push_back({Buffer(Place::pinned, bytes), CopyQueue(setup.device)});
+  }
+  for (int64_t i = 0; i < setup.threads; ++i) {
+    const Staging* by = s.staging.empty() ? nullptr : &s.staging[static_cast<size_t>(i)];
+    s.threads.push_back(start_thread("to read features", [&s, by] { s.run(by); }));
+  }
 }
 
 FeatureDisk::~FeatureDisk() = default;
@@ -121,8 +146,7 @@ bool FeatureDisk::try_request(const RowId& id, RowTokens row) {
     while (i < s.slots.size() && s.slots[i].state != Slot::State::free) ++i;
     if (i == s.slots.size()) return false;
     Slot& slot = s.slots[i];
-    require(static_cast<int64_t>(row.ids.size()) * s.token_bytes() <= slot.memory.bytes(),
-            "FeatureDisk: a row is too long");
+    require(static_cast<int64_t>(row.ids.size()) <= s.max_tokens, "FeatureDisk: a row is too long");
     slot.id = id;
     slot.row = std::move(row);
     slot.state = Slot::State::waiting;
@@ -149,7 +173,7 @@ FeatureDisk::Ready FeatureDisk::receive(const RowId& id, const Peers& peers, dou
         if (slot.state != Slot::State::ready) break;
         if (slot.error) std::rethrow_exception(slot.error);
         slot.state = Slot::State::lent;
-        return {static_cast<int>(i), slot.memory.as<Bf16>(), static_cast<int64_t>(slot.row.ids.size()),
+        return {static_cast<int>(i), slot.memory, static_cast<int64_t>(slot.row.ids.size()),
                 seconds_since(begin)};
       }
       require(known, "FeatureDisk: a row that was not requested");

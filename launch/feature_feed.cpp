@@ -1,6 +1,5 @@
 #include "launch/feature_feed.hpp"
 
-#include "device/buffer.hpp"
 #include "launch/training_dump.hpp"
 
 namespace slip {
@@ -13,11 +12,11 @@ FeatureFeed<T>::FeatureFeed(const RunOptions& o, const RunInputs& in, const Plan
   const int64_t slot_values = shape.slot_bytes() / 2;
   const int slots = static_cast<int>(o.config.roles.queue_rows);
   if (in.features || in.eval_features) {
-    if (!queue.on_cpu()) disk_slot_ = arena.take<Bf16>("features.disk", slot_values, "data.row_tokens");
+    Bf16* memory = arena.take<Bf16>("features.read", slots * slot_values, "roles.queue_rows");
     if (!arena.measuring()) {
       disk_ = std::make_unique<FeatureDisk>(
           in.features ? &*in.features : nullptr, in.eval_features ? &*in.eval_features : nullptr,
-          FeatureDisk::Setup{slots, o.config.data.reader_threads, shape.max_tokens, queue.device});
+          FeatureDisk::Setup{slots, o.config.data.reader_threads, shape.max_tokens, memory, queue.device});
     }
   }
   if (plan.offline) return;
@@ -42,13 +41,11 @@ template <class T> bool FeatureFeed<T>::try_request(const RowId& id) {
 template <class T> Features FeatureFeed<T>::get(const RowId& id, const RowTokens& tokens) {
   if (on_disk(id)) {
     // A row that nobody could ask for ahead is read now.
-    if (!disk_->requested(id)) require(disk_->try_request(id, tokens), "FeatureFeed: no free buffer");
+    if (!disk_->requested(id)) require(disk_->try_request(id, tokens), "FeatureFeed: no free slot");
     static const Peers kAlone;
     const FeatureDisk::Ready row =
         disk_->receive(id, ranks_.mpi != nullptr ? ranks_.mpi->peers() : kAlone, timeout_s_);
-    const int64_t bytes = row.tokens * static_cast<int64_t>(in_.drafter.taps.size()) * in_.target.hidden * 2;
-    if (disk_slot_ != nullptr) copy_to_device(disk_slot_, row.features, bytes, queue_);
-    return {disk_slot_ != nullptr ? disk_slot_ : row.features, row.tokens, row.waited_s, row.slot, true};
+    return {row.features, row.tokens, row.waited_s, row.slot, true};
   }
   if (inbox_) {
     const FeatureSlot slot = inbox_->receive(id);
@@ -77,7 +74,7 @@ template <class T> Features FeatureFeed<T>::get(const RowId& id, const RowTokens
 }
 
 template <class T> void FeatureFeed<T>::release(const Features& f) {
-  if (f.from_disk) return disk_->release(f.slot);  // run_row has waited for the copy
+  if (f.from_disk) return disk_->release(f.slot);  // run_row has waited for what reads it
   if (inbox_) inbox_->release(f.slot);
 }
 

@@ -71,7 +71,6 @@ template <class T> class FeatureFeed {
   Ranks& ranks_;
   double timeout_s_;
   std::optional<Local> local_;
-  Bf16* disk_slot_ = nullptr;  // on a GPU: the row that is trained
   std::unique_ptr<FeatureDisk> disk_;
   std::unique_ptr<FeatureInbox> inbox_;
   std::map<int, Seen> targets_;

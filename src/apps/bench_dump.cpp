@@ -122,7 +122,8 @@ double read_rows(const Files& f, int64_t threads) {
     paths.push_back((fs::path(f.folder) / shard_name(s.number)).string());
   for (const std::string& p : paths) forget(p);
   const FeatureFiles files(paths);
-  FeatureDisk disk(&files, nullptr, {threads + 1, threads, kTokens, Device::cpu});
+  const Buffer slots(Place::host, (threads + 1) * kTokens * files.spec().bytes_per_token());
+  FeatureDisk disk(&files, nullptr, {threads + 1, threads, kTokens, slots.as<Bf16>()});
   const Peers alone;
   const Clock::time_point begin = Clock::now();
   size_t asked = 0;

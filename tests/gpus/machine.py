@@ -146,7 +146,7 @@ class Result:
         """The steps after the first `skip`."""
         steady = self.metrics[min(skip, len(self.metrics) // 2):]
         seconds = sum(m["seconds"] for m in steady)
-        return {"steps": len(steady), "tokens_per_s": sum(m["tokens"] for m in steady) / seconds, "step_s": statistics.median(m["seconds"] for m in steady),
+        return {"steps": len(steady), "tokens_per_s": sum(m["tokens"] for m in steady) / seconds, "step_s": statistics.median(m["seconds"] for m in steady), "mean_step_s": seconds / len(steady),
                 "drafters_wait": sum(m["wait_features_s"] for m in steady) / seconds,
                 "targets_wait": statistics.mean(m["target_wait_share"] for m in steady),
                 "rows_ready": statistics.mean(m["rows_ready"] for m in steady),
