@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "device/cuda.hpp"
+#include "kernels/device/fp8.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/vec.cuh"
 #include "kernels/embedding.hpp"
@@ -95,21 +96,28 @@ __global__ void weigh_blocks(const __grid_constant__ HeadLoss<T> a, int64_t firs
   block_weights(a.rule, a.block, a.valid + b * a.block, a.nll + b * a.block, a.weight + b * a.block);
 }
 
-// Row by block, read and written once: z becomes weight * (softmax(z) - [label]).
-template <class T>
+// Row by block, read and written once: z becomes weight * (softmax(z) - [label]), or that goes to
+// a.fp8.gradient.
+template <class T, bool fp8>
 __global__ void __launch_bounds__(kThreads)
     logit_gradient(const __grid_constant__ HeadLoss<T> a, const int* rows) {
   const int row = rows[blockIdx.x], label = a.labels[row], vocab = int(a.head.rows);
   T* z = a.chunk_logits + blockIdx.x * int64_t(vocab);
   const float lse = a.nll[row] + to_float(z[label]), weight = a.weight[row];
   __syncthreads();  // the label's logit has been read by all before it is written
+  const float factor = fp8 ? kE4m3Largest : weight;
   for_columns(z, vocab, [&](int column, auto x) {
     constexpr int kW = sizeof(x) / sizeof(float);
 #pragma unroll
     for (int i = 0; i < kW; ++i)
-      x[i] = weight * (exp2f((x[i] - lse) * kLog2e) - (column + i == label ? 1.0f : 0.0f));
-    store<kW>(z + column, x);
+      x[i] = factor * (exp2f((x[i] - lse) * kLog2e) - (column + i == label ? 1.0f : 0.0f));
+    if constexpr (fp8) {
+      store_e4m3<kW>(a.fp8.gradient.q.row(blockIdx.x) + column, x);
+    } else {
+      store<kW>(z + column, x);
+    }
   });
+  if (fp8 && threadIdx.x == 0) a.fp8.gradient.scale[blockIdx.x] = weight / kE4m3Largest;
 }
 
 // out row index[r] = row r of from; a thread copies W elements.
@@ -128,16 +136,27 @@ void head_loss_chunk(const HeadLoss<T>& a, int64_t first, int64_t last, const in
       logits(a.chunk_logits, padded, vocab);
   if (count > 0) {
     gather_rows_cuda<T>({.table = a.hidden, .index = rows, .out = h.rows_from(0, count)}, q.stream);
-    matmul_cuda<T, T>({.form = Product::nt, .a = h, .b = a.head, .c = logits}, q);
+    if (a.fp8.empty()) {
+      matmul_cuda<T, T>({.form = Product::nt, .a = h, .b = a.head, .c = logits}, q);
+    } else {
+      const Fp8Rows quantized = a.fp8.hidden.rows_from(0, padded);
+      quantize_fp8_cuda<T>({h, quantized, {}, a.fp8.largest}, q.stream);
+      fp8_matmul_cuda<T, T>({quantized, a.fp8.head, logits, false, true}, q);
+    }
     score_rows<T><<<unsigned(count), kThreads, 0, q.stream>>>(a, rows);
     check(cudaGetLastError());
   }
   weigh_blocks<T><<<unsigned((last - first + 63) / 64), 64, 0, q.stream>>>(a, first, last);
   check(cudaGetLastError());
   if (count == 0 || a.dhidden.empty()) return;
-  logit_gradient<T><<<unsigned(count), kThreads, 0, q.stream>>>(a, rows);
+  const auto gradient = a.fp8.empty() ? logit_gradient<T, false> : logit_gradient<T, true>;
+  gradient<<<unsigned(count), kThreads, 0, q.stream>>>(a, rows);
   check(cudaGetLastError());
-  matmul_cuda<T, T>({.form = Product::nn, .a = logits, .b = a.head, .c = dh}, q);
+  if (a.fp8.empty()) {
+    matmul_cuda<T, T>({.form = Product::nn, .a = logits, .b = a.head, .c = dh}, q);
+  } else {
+    fp8_matmul_cuda<T, T>({a.fp8.gradient.rows_from(0, padded), a.fp8.turned, dh}, q);
+  }
   constexpr int kW = kWide<T>;
   const bool wide = all_fit<kW>(dh, a.dhidden);
   const RowGrid grid = row_grid(count, hidden / (wide ? kW : 1));

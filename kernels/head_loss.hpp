@@ -7,6 +7,7 @@
 
 #include "device/queue.hpp"
 #include "device/view.hpp"
+#include "kernels/fp8.hpp"
 
 namespace slip {
 
@@ -44,6 +45,15 @@ SLIP_HD inline void block_weights(const LossRule& rule, int block, const uint8_t
   if (block > 0) weight[0] = 0;
 }
 
+// The frozen head for products in fp8. Of the gradient a row's codes are 448 (softmax - [label]), which needs
+// no search for the largest, and its scale is weight / 448: what is likelier than 2e-6 has a code.
+struct Fp8Head {
+  Fp8Rows head, turned;         // (V, H), (H, V)
+  Fp8Rows hidden, gradient;     // (chunk_rows, H), (chunk_rows, V) scratch
+  uint32_t* largest = nullptr;  // (max(V, chunk_rows) + H) scratch
+  bool empty() const { return head.empty(); }
+};
+
 template <class T> struct HeadLoss {
   View2<const T> hidden;  // (blocks*block, H) after the final norm
   View2<const T> head;    // (V, H)
@@ -63,6 +73,7 @@ template <class T> struct HeadLoss {
   T* chunk_hidden;   // (chunk_rows, H)
   T* chunk_dhidden;  // (chunk_rows, H)
   T* chunk_logits;   // (chunk_rows, V)
+  Fp8Head fp8 = {};  // where it is given, both products take it in place of `head`
 };
 template <class T> void head_loss_ref(const HeadLoss<T>&);  // row by row: the specification
 template <class T> void head_loss_cpu(const HeadLoss<T>&);

@@ -41,7 +41,13 @@ template <class T> void head_loss_cpu(const HeadLoss<T>& a) {
     const View2<T> hidden(a.chunk_hidden, rows, h), dhidden(a.chunk_dhidden, rows, h),
         logits(a.chunk_logits, rows, vocab);
     for (int64_t r = 0; r < rows; ++r) std::copy_n(a.hidden.row(a.rows[begin + r]), h, hidden.row(r));
-    if (rows > 0) map(logits).noalias() = map(hidden) * head.transpose();
+    if (rows > 0 && a.fp8.empty()) {
+      map(logits).noalias() = map(hidden) * head.transpose();
+    } else if (rows > 0) {
+      const Fp8Rows quantized = a.fp8.hidden.rows_from(0, rows);
+      quantize_fp8_cpu<T>({hidden, quantized, {}, a.fp8.largest});
+      fp8_matmul_cpu<T, T>({quantized, a.fp8.head, logits});
+    }
     for (int64_t r = 0; r < rows; ++r) score_row(a, logits.row(r), a.rows[begin + r], lse[r]);
     for (int64_t b = first; b < last; ++b) {
       block_weights(a.rule, a.block, a.valid + b * a.block, a.nll + b * a.block, a.weight + b * a.block);
@@ -50,10 +56,21 @@ template <class T> void head_loss_cpu(const HeadLoss<T>& a) {
       for (int64_t r = 0; r < rows; ++r) {
         const int row = a.rows[begin + r];
         auto z = array(logits.row(r), vocab);
-        z = (z - lse[r]).exp() * a.weight[row];
-        z[a.labels[row]] -= a.weight[row];
+        z = (z - lse[r]).exp();
+        z[a.labels[row]] -= 1;
+        if (a.fp8.empty()) {
+          z *= a.weight[row];
+        } else {
+          for (int64_t c = 0; c < vocab; ++c)
+            a.fp8.gradient.q.at(r, c) = to_e4m3(static_cast<float>(z[c]) * kE4m3Largest);
+          a.fp8.gradient.scale[r] = static_cast<float>(a.weight[row]) / kE4m3Largest;
+        }
       }
-      map(dhidden).noalias() = map(logits) * head;
+      if (a.fp8.empty()) {
+        map(dhidden).noalias() = map(logits) * head;
+      } else {
+        fp8_matmul_cpu<T, T>({a.fp8.gradient.rows_from(0, rows), a.fp8.turned, dhidden});
+      }
       for (int64_t r = 0; r < rows; ++r) std::copy_n(dhidden.row(r), h, a.dhidden.row(a.rows[begin + r]));
     }
     first = last;

@@ -7,12 +7,14 @@
 #include <array>
 #include <map>
 #include <string>
+#include <type_traits>
 
 #include "core/log.hpp"
 #include "device/buffer.hpp"
 #include "device/cuda.hpp"
 #include "kernels/blas.hpp"
 #include "kernels/few_rows.hpp"
+#include "kernels/fp8.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/partials.hpp"
 
@@ -23,7 +25,10 @@ void check(cublasStatus_t rc, Where at = Where::current()) {
   if (rc != CUBLAS_STATUS_SUCCESS) fail(std::string("cuBLASLt: ") + cublasLtGetStatusString(rc), at);
 }
 
-template <class T> constexpr cudaDataType_t kType = sizeof(T) == 2 ? CUDA_R_16BF : CUDA_R_32F;
+template <class T>
+constexpr cudaDataType_t kType = sizeof(T) == 1   ? CUDA_R_8F_E4M3
+                                 : sizeof(T) == 2 ? CUDA_R_16BF
+                                                  : CUDA_R_32F;
 
 // All that the choice of an algorithm may depend on.
 struct Problem {
@@ -34,6 +39,7 @@ struct Problem {
   int64_t lda, ldb, ldc;          // distance of rows
   int multiprocessors;            // at most; 0: all
   int align_a, align_b, align_c;  // bytes, at most 16
+  bool fast = false;              // fp8: sums in short accumulators
   auto operator<=>(const Problem&) const = default;
 };
 
@@ -57,10 +63,19 @@ struct Description {
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.form == Product::nt ? CUBLAS_OP_T : CUBLAS_OP_N);  // of b
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.form == Product::tn ? CUBLAS_OP_T : CUBLAS_OP_N);  // of a
     if (p.multiprocessors > 0) set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, p.multiprocessors);
+    if (p.fast) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
     const bool b_rows_are_n = p.form == Product::nt, a_rows_are_k = p.form == Product::tn;
     check(cublasLtMatrixLayoutInit(&b, p.in, b_rows_are_n ? p.k : p.n, b_rows_are_n ? p.n : p.k, p.ldb));
     check(cublasLtMatrixLayoutInit(&a, p.in, a_rows_are_k ? p.m : p.k, a_rows_are_k ? p.k : p.m, p.lda));
     check(cublasLtMatrixLayoutInit(&c, p.out, p.n, p.m, p.ldc));
+  }
+
+  // One factor for each row of our a and of our b.
+  void scale_rows(const float* of_a, const float* of_b) {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_b);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_a);
   }
 
  private:
@@ -79,7 +94,10 @@ int multiprocessors() {
 std::string words(const Problem& p) {
   const char* forms[] = {"nt", "nn", "tn"};
   return std::string(forms[int(p.form)]) + " " + std::to_string(p.m) + "x" + std::to_string(p.n) + "x" +
-         std::to_string(p.k) + (p.in == CUDA_R_32F ? " fp32" : " bf16") +
+         std::to_string(p.k) +
+         (p.in == CUDA_R_32F       ? " fp32"
+          : p.in == CUDA_R_8F_E4M3 ? " fp8 (one scale a row, which needs sm_90)"
+                                   : " bf16") +
          (p.out == CUDA_R_32F ? " to fp32" : " to bf16");
 }
 
@@ -140,6 +158,38 @@ void leave_multiprocessors(const Queue& q, int count) {
 }
 int left_multiprocessors(const Queue& q) { return q.blas == nullptr ? 0 : q.blas->left; }
 
+namespace {
+
+template <class T, class Out>
+Problem problem_of(const View2<T>& a, const View2<T>& b, const View2<Out>& c, Product form, bool accumulate,
+                   int left) {
+  const bool tn = form == Product::tn;
+  return {form,
+          kType<std::remove_const_t<T>>,
+          kType<Out>,
+          accumulate,
+          c.rows,
+          c.cols,
+          tn ? a.rows : a.cols,
+          leading(a),
+          leading(b),
+          leading(c),
+          left > 0 ? multiprocessors() - left : 0,
+          alignment(a.data),
+          alignment(b.data),
+          alignment(c.data)};
+}
+
+void multiply(BlasContext& blas, const Problem& p, Description& d, const void* a, const void* b, void* c,
+              CudaStream stream) {
+  const cublasLtMatmulAlgo_t& algorithm = blas.algorithm(p, d);
+  const float one = 1, beta = p.accumulate ? 1 : 0;
+  check(cublasLtMatmul(blas.handle, &d.product, &one, b, &d.b, a, &d.a, &beta, c, &d.c, c, &d.c, &algorithm,
+                       blas.workspace.data(), size_t(blas.workspace.bytes()), stream));
+}
+
+}  // namespace
+
 template <class T, class Out> void matmul_cuda(const Matmul<T, Out>& a, const Queue& q) {
   const bool nt = a.form == Product::nt, tn = a.form == Product::tn;
   const int64_t m = a.c.rows, n = a.c.cols, k = tn ? a.a.rows : a.a.cols;
@@ -160,28 +210,29 @@ template <class T, class Out> void matmul_cuda(const Matmul<T, Out>& a, const Qu
     if (few_rows_takes(a) && scratch.part_count >= few_rows_parts(n, k))
       return few_rows_matmul(a, scratch, q.stream);
   }
-  const Problem problem{a.form,
-                        kType<T>,
-                        kType<Out>,
-                        a.accumulate,
-                        m,
-                        n,
-                        k,
-                        leading(a.a),
-                        leading(a.b),
-                        leading(a.c),
-                        q.blas->left > 0 ? multiprocessors() - q.blas->left : 0,
-                        alignment(a.a.data),
-                        alignment(a.b.data),
-                        alignment(a.c.data)};
+  const Problem problem = problem_of(a.a, a.b, a.c, a.form, a.accumulate, q.blas->left);
   Description d(problem);
-  const cublasLtMatmulAlgo_t& algorithm = q.blas->algorithm(problem, d);
-  const float one = 1, beta = a.accumulate ? 1 : 0;
-  check(cublasLtMatmul(q.blas->handle, &d.product, &one, a.b.data, &d.b, a.a.data, &d.a, &beta, a.c.data,
-                       &d.c, a.c.data, &d.c, &algorithm, q.blas->workspace.data(),
-                       size_t(q.blas->workspace.bytes()), q.stream));
+  multiply(*q.blas, problem, d, a.a.data, a.b.data, a.c.data, q.stream);
 }
 
+template <class T, class Out> void fp8_matmul_cuda(const Fp8Matmul<T, Out>& a, const Queue& q) {
+  const View2<E4m3>&left = a.a.q, &right = a.b.q;
+  require(a.c.rows == left.rows && a.c.cols == right.rows && left.cols == right.cols,
+          "fp8_matmul: shapes do not fit");
+  require(left.cols > 0 && left.cols % 16 == 0 && right.rows % 16 == 0,
+          "fp8_matmul: K and the rows of b must be multiples of 16");
+  require(q.blas != nullptr, "fp8_matmul: the queue has no BlasContext");
+  if (a.c.rows == 0 || a.c.cols == 0) return;
+  Problem problem = problem_of(left, right, a.c, Product::nt, a.accumulate, q.blas->left);
+  problem.fast = a.fast;
+  Description d(problem);
+  d.scale_rows(a.a.scale, a.b.scale);
+  multiply(*q.blas, problem, d, left.data, right.data, a.c.data, q.stream);
+}
+
+template void fp8_matmul_cuda(const Fp8Matmul<float, float>&, const Queue&);
+template void fp8_matmul_cuda(const Fp8Matmul<Bf16, Bf16>&, const Queue&);
+template void fp8_matmul_cuda(const Fp8Matmul<Bf16, float>&, const Queue&);
 template void matmul_cuda(const Matmul<float, float>&, const Queue&);
 template void matmul_cuda(const Matmul<Bf16, Bf16>&, const Queue&);
 template void matmul_cuda(const Matmul<Bf16, float>&, const Queue&);

@@ -40,7 +40,7 @@ template <class T, int W> __global__ void swiglu_bwd_kernel(const __grid_constan
   }
   store<W>(a.dgate_up.row(row) + c, gate);
   store<W>(a.dgate_up.row(row) + width + c, up);
-  store<W>(a.act.row(row) + c, act);
+  if (!a.act.empty()) store<W>(a.act.row(row) + c, act);
 }
 
 // Both halves of a (rows, 2*I) matrix can be read W at a time.
@@ -64,7 +64,8 @@ template <class T> void swiglu_bwd_cuda(const SwigluBwd<T>& a, CudaStream stream
           "swiglu_bwd: gate_up must be (rows, 2*I)");
   require(a.dgate_up.cols == a.gate_up.cols && a.dgate_up.rows == a.dact.rows,
           "swiglu_bwd: dgate_up must be (rows, 2*I)");
-  require(a.act.cols == a.dact.cols && a.act.rows == a.dact.rows, "swiglu_bwd: act must be (rows, I)");
+  require(a.act.empty() || (a.act.cols == a.dact.cols && a.act.rows == a.dact.rows),
+          "swiglu_bwd: act must be (rows, I)");
   if (a.dact.rows == 0 || a.dact.cols == 0) return;
   constexpr int kW = kWide<T>;
   const bool wide =

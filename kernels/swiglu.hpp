@@ -20,7 +20,7 @@ template <class T> struct SwigluBwd {
   View2<const T> gate_up;  // (rows, 2*I)
   View2<const T> dact;     // (rows, I)
   View2<T> dgate_up;       // (rows, 2*I), may alias gate_up
-  View2<T> act;            // (rows, I) what the forward pass wrote, to the bit; may alias dact
+  View2<T> act;  // (rows, I) what the forward pass wrote, to the bit; may alias dact; empty: not wanted
 };
 template <class T> void swiglu_bwd_cpu(const SwigluBwd<T>&);
 template <class T> void swiglu_bwd_cuda(const SwigluBwd<T>&, CudaStream);

@@ -30,7 +30,8 @@ template <class T> void swiglu_bwd_cpu(const SwigluBwd<T>& a) {
   const int64_t width = a.dact.cols;
   require(a.gate_up.cols == 2 * width && a.dgate_up.cols == 2 * width,
           "swiglu_bwd: gate_up must be (rows, 2*I)");
-  require(a.act.cols == width && a.act.rows == a.dact.rows, "swiglu_bwd: act must be (rows, I)");
+  require(a.act.empty() || (a.act.cols == width && a.act.rows == a.dact.rows),
+          "swiglu_bwd: act must be (rows, I)");
   Row<T> s(width), dgate(width), act(width);
   for (int64_t r = 0; r < a.dact.rows; ++r) {
     const auto gate = array(a.gate_up.row(r), width);
@@ -41,7 +42,7 @@ template <class T> void swiglu_bwd_cpu(const SwigluBwd<T>& a) {
     dgate = dact * up * s * (T(1) + gate * (T(1) - s));
     array(a.dgate_up.row(r) + width, width) = dact * gate * s;  // before gate is overwritten where they alias
     array(a.dgate_up.row(r), width) = dgate;
-    array(a.act.row(r), width) = act;
+    if (!a.act.empty()) array(a.act.row(r), width) = act;
   }
 }
 

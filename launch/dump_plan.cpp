@@ -83,7 +83,7 @@ FeatureSpec dump_spec(const RunOptions& o, const RunInputs& in) {
   s.target_layers = in.target.layers;
   s.taps = in.drafter.taps;
   s.hidden = in.target.hidden;
-  s.precision = o.device == Device::cpu ? "fp32" : c.train.precision;
+  s.precision = o.device == Device::cpu || c.train.precision == "fp32" ? "fp32" : "bf16";
   s.rope_theta = in.target.rope.theta;
   s.rope_type = in.target.rope.type;
   const TokenShardInfo& first = in.corpus->shards().front();

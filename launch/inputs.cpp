@@ -233,13 +233,30 @@ RunInputs read_inputs(const RunOptions& o) {
     longest = std::max(longest, std::min(c.data.row_tokens, in.prompts->longest() + c.eval.max_new));
   }
   in.limits = {c.data.row_tokens, std::min(c.train.blocks_per_pass, c.data.row_tokens),
-               longest + in.drafter.block};
+               longest + in.drafter.block, c.train.precision == "fp8",
+               c.train.precision == "fp8" && fp8_suits_head(in.drafter)};
   choose_start(o, in);
   return in;
 }
 
+// What cuBLASLt asks of fp8 operands.
+void check_fp8(const RunOptions& o, const RunInputs& in) {
+  if (o.device == Device::cpu || !in.limits.fp8) return;
+  const DrafterModel& m = in.drafter;
+  for (const auto& [name, size] : {std::pair{"hidden_size", m.hidden},
+                                   {"intermediate_size", m.intermediate},
+                                   {"num_attention_heads * head_dim", m.heads * m.head_dim},
+                                   {"num_key_value_heads * head_dim", m.kv_heads * m.head_dim}}) {
+    if (size % 16 != 0)
+      fail_usage(
+          fmt::format("train.precision: fp8 on a GPU needs multiples of 16, the drafter's {} is {}; use bf16",
+                      name, size));
+  }
+}
+
 void check_everything(const RunOptions& o, const RunInputs& in) {
   const Config& c = o.config;
+  check_fp8(o, in);
   if (o.resume == "none" && fs::exists(c.log.dir + "/metrics.jsonl")) {
     fail_usage(
         fmt::format("log.dir: {} already holds a run; name another folder, or continue it with --resume auto",

@@ -116,6 +116,7 @@ template <class T> class DrafterRank {
 };
 
 template <class T> void DrafterRank<T>::load_start() {
+  quantize_head<T>(pass_, frozen_.head, queue_);
   if (in_.checkpoint) {
     LoadedCheckpoint c = load_checkpoint(*in_.checkpoint, drafter_.layout);
     set_masters(optimizer_, drafter_, c.optimizer.master, queue_);

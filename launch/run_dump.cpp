@@ -154,7 +154,7 @@ std::vector<Arena::Entry> dump_memory(const RunOptions& o, const RunInputs& in) 
   Arena arena(o.device, Arena::Mode::measure);
   const Queue queue{o.device};
 #if SLIP_HAVE_CUDA
-  if (o.device == Device::cuda && o.config.train.precision == "bf16") {
+  if (o.device == Device::cuda && o.config.train.precision != "fp32") {
     make_dump_rank<Bf16>(o, in, {}, arena, queue);
     return arena.entries();
   }
@@ -200,7 +200,7 @@ int run_dump(const RunOptions& o, const MpiSession& mpi) {
 #if SLIP_HAVE_CUDA
   const CudaQueue cuda(gpu.device);
   ranks.share_gpu = gpu.shared;
-  if (o.config.train.precision == "bf16") return dump_shards<Bf16>(o, *in, plan, ranks, cuda.queue());
+  if (o.config.train.precision != "fp32") return dump_shards<Bf16>(o, *in, plan, ranks, cuda.queue());
   return dump_shards<float>(o, *in, plan, ranks, cuda.queue());
 #else
   fail("this build has no CUDA back end");

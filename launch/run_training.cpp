@@ -22,7 +22,7 @@ namespace slip {
 namespace {
 
 #if SLIP_HAVE_CUDA
-bool uses_bf16(const RunOptions& o) { return o.device == Device::cuda && o.config.train.precision == "bf16"; }
+bool uses_bf16(const RunOptions& o) { return o.device == Device::cuda && o.config.train.precision != "fp32"; }
 #endif
 
 template <class T>
@@ -110,6 +110,9 @@ int run_training(const RunOptions& o, const MpiSession& mpi) {
   const Deadline start = deadline_in(o.config.comm.timeout_s);
   const GpuChoice gpu = settle_gpus(mpi, o.device, o.share_gpu, start);  // before anything is written
   if (gpu.code != 0) return gpu.code;
+  if (o.device == Device::cuda && o.config.train.precision == "fp8") {
+    if (const int code = settle_fp8(mpi, gpu.device, start); code != 0) return code;
+  }
   std::optional<RunInputs> in;
   const Verdict mine = mpi.rank() == 0 ? look(o, mpi.size(), in) : Verdict{};
   const Verdict verdict = agree(mpi.world(), mine, start, "the check of configuration and files");

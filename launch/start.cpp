@@ -143,4 +143,20 @@ GpuChoice settle_gpus(const MpiSession& mpi, Device device, bool share, const De
 #endif
 }
 
+int settle_fp8(const MpiSession& mpi, int device, const Deadline& deadline) {
+  return settle(
+      mpi,
+      [&] {
+#if SLIP_HAVE_CUDA
+        cudaDeviceProp p;
+        check(cudaGetDeviceProperties(&p, device));
+        const std::string problem = no_fp8(p.name, p.major, p.minor);
+        if (!problem.empty()) fail_usage(problem);
+#else
+        (void)device;
+#endif
+      },
+      deadline, "what the GPUs compute");
+}
+
 }  // namespace slip

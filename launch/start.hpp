@@ -40,5 +40,7 @@ struct GpuChoice {
 // `settle` for the GPUs of ranks that compute on `device`; on the CPU there is nothing to settle. Without
 // CUDA in the build, a GPU is an error.
 GpuChoice settle_gpus(const MpiSession&, Device device, bool share, const Deadline&);
+// `settle` for train.precision=fp8 on GPUs, each of which must be able to.
+int settle_fp8(const MpiSession&, int device, const Deadline&);
 
 }  // namespace slip

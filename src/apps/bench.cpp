@@ -82,7 +82,8 @@ int run_bench(const Arguments& arguments) {
                         "may be repeated",
                         fmt::join(drafter_shapes(), ", "), fmt::join(target_shapes(), ", ")))
       .text("device", &device_text, "auto, cpu or cuda")
-      .text("precision", &precision, "bf16 or fp32; auto: bf16 on a GPU")
+      .text("precision", &precision,
+            "bf16 or fp32; auto: bf16 on a GPU; drafter: also fp8, as train.precision")
       .number("tokens", &o.tokens, "of a row; default: 4096, tiny 288; decode: in the cache, 1024, tiny 200")
       .number("documents", &o.documents, "packed in a row; default 1")
       .number("anchors", &o.anchors, "of a row; default: 512, tiny 16")
@@ -106,8 +107,10 @@ int run_bench(const Arguments& arguments) {
   }
   o.names.assign(words.begin() + 1, words.end());
   const Device device = choose_device_kind(device_text);
-  const bool bf16 =
-      bf16_asked(precision == "auto" ? (device == Device::cpu ? "fp32" : "bf16") : precision, device);
+  o.fp8 = precision == "fp8";
+  if (o.fp8 && what != "drafter") fail_usage("--precision fp8: `bench drafter` has it");
+  if (o.fp8 || precision == "auto") precision = device == Device::cpu ? "fp32" : "bf16";
+  const bool bf16 = bf16_asked(precision, device);
   if (o.shapes.empty()) {
     if (device == Device::cpu) {
       o.shapes = {"tiny"};

@@ -20,6 +20,7 @@ struct BenchOptions {
   int64_t repeat = 0, warmup = -1;                                                // the command's own
   int64_t min_percent = 0;
   bool profile = false;
+  bool fp8 = false;  // the drafter's products
   bool cudnn = false;
 };
 
@@ -56,7 +57,7 @@ int64_t device_bytes_in_use();  // of the current GPU, by all that use it; 0 on 
 struct Bench {
   const BenchOptions& options;
   Queue queue;
-  std::string precision;  // "bf16", "fp32"
+  std::string precision;  // "bf16", "fp32", "fp8"
   Machine machine;
   double peak_tflops = 0, peak_gb_s = 0;  // a large product and a large copy, measured in this run
   Buffer flush;                           // empty on the CPU

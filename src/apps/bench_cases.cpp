@@ -62,15 +62,17 @@ template <class T> BenchCases head_loss_cases(const StepShape& s, const Queue& q
                    bytes,
                    static_cast<double>(s.rows),
                    [=](Arena& a) -> Work {
-                     const PassBuffers<T> p = make_pass_buffers<T>(s.model, s.limits, a);
+                     PassBuffers<T> p = make_pass_buffers<T>(s.model, s.limits, a);
                      std::vector<int> valid_rows, begin(1, 0);
                      for (int64_t r = 0; r < pass.rows; ++r) {
                        if (valid[static_cast<size_t>(r)]) valid_rows.push_back(static_cast<int>(r));
                        if ((r + 1) % s.model.block == 0) begin.push_back(static_cast<int>(valid_rows.size()));
                      }
                      const std::vector<int> labels(static_cast<size_t>(pass.rows), 1);
+                     const View2<T> head = synthetic_matrix<T>("head", v, h, 0.02f, 1, a, q);
+                     quantize_head<T>(p, head, q);
                      HeadLoss<T> x{.hidden = filled<T>(a, "hidden", pass.rows, h, q),
-                                   .head = synthetic_matrix<T>("head", v, h, 0.02f, 1, a, q),
+                                   .head = head,
                                    .block = static_cast<int>(s.model.block),
                                    .rule = {},
                                    .labels = uploaded(a, "labels", labels, q),
@@ -83,7 +85,8 @@ template <class T> BenchCases head_loss_cases(const StepShape& s, const Queue& q
                                    .chunk_rows = p.chunk_rows,
                                    .chunk_hidden = p.chunk_hidden,
                                    .chunk_dhidden = p.chunk_dhidden,
-                                   .chunk_logits = p.chunk_logits};
+                                   .chunk_logits = p.chunk_logits,
+                                   .fp8 = p.fp8};
                      return [x, begin, q]() mutable {
                        x.block_begin_host = begin.data();
                        head_loss(x, q);
@@ -141,6 +144,7 @@ template <class T> BenchCases adamw_cases(const StepShape& s, const Queue& q) {
 
 template <class T> const std::vector<Op<T>>& all_ops() {
   static const std::vector<Op<T>> ops = {{"matmul", matmul_cases<T>},
+                                         {"quantize_fp8", quantize_fp8_cases<T>},
                                          {"block_attention", block_attention_cases<T>},
                                          {"causal_attention", causal_attention_cases<T>},
                                          {"rmsnorm", rmsnorm_cases<T>},

@@ -19,6 +19,7 @@ struct BenchCase {
 using BenchCases = std::vector<BenchCase>;
 
 template <class T> BenchCases matmul_cases(const StepShape&, const Queue&);
+template <class T> BenchCases quantize_fp8_cases(const StepShape&, const Queue&);
 template <class T> BenchCases block_attention_cases(const StepShape&, const Queue&);
 template <class T> BenchCases causal_attention_cases(const StepShape&, const Queue&);
 template <class T> BenchCases rmsnorm_cases(const StepShape&, const Queue&);

@@ -91,7 +91,11 @@ Repeats Bench::repeats(int64_t count, bool flushed) const {
 
 template <class T> Bench make_bench(const BenchOptions& options, const Queue& q) {
   const bool cpu = q.on_cpu();
-  Bench b{.options = options, .queue = q, .precision = sizeof(T) == 2 ? "bf16" : "fp32"};
+  Bench b{.options = options,
+          .queue = q,
+          .precision = options.fp8      ? "fp8"
+                       : sizeof(T) == 2 ? "bf16"
+                                        : "fp32"};
   const int64_t side = cpu ? 1024 : sizeof(T) == 2 ? 8192 : 4096, copied = cpu ? 64 << 20 : 2ll << 30;
   {
     Arena arena(q.device);

@@ -127,7 +127,8 @@ StepShape make_step_shape(const BenchOptions& o, const std::string& shape) {
   s.blocks = random_blocks(s.row, s.model, sizes);
   const int64_t all = s.blocks.count(), per_pass = std::min(all, choose(o.blocks_per_pass, all));
   s.limits = {sizes.tokens, per_pass,
-              *std::max_element(s.row.lengths.begin(), s.row.lengths.end()) + s.model.block};
+              *std::max_element(s.row.lengths.begin(), s.row.lengths.end()) + s.model.block, o.fp8,
+              o.fp8 && fp8_suits_head(s.model)};
   for (int64_t first = 0; first < all; first += per_pass) {
     const int64_t count = std::min(per_pass, all - first);
     s.passes.push_back({first, count, count * s.model.block});

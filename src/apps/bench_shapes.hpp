@@ -56,6 +56,7 @@ struct StepProduct {
   bool weight_gradient = false;  // into the fp32 gradients
   bool accumulate = false;
   bool head = false;  // inside head_loss
+  bool fp8 = false;
   int64_t times = 1;  // a step
   double flops() const {
     return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);

@@ -70,7 +70,7 @@ std::vector<std::string> contradictions(const Config& c, ConfigUse use) {
   one_of("train.loss", c.train.loss, {"decay", "dpace"});
   one_of("train.label_mask", c.train.label_mask, {"prefix", "pointwise"});
   one_of("train.schedule", c.train.schedule, {"cosine", "wsd", "linear", "constant"});
-  one_of("train.precision", c.train.precision, {"bf16", "fp32"});
+  one_of("train.precision", c.train.precision, {"bf16", "fp8", "fp32"});
   refuse(c.target.attention == "cudnn" && c.train.precision == "fp32",
          "target.attention: cudnn computes in bf16, train.precision is fp32");
   refuse(c.target.path.empty(), "target.path: not set");

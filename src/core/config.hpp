@@ -42,7 +42,7 @@ struct TrainConfig {
   double lr = 6e-4, min_lr_ratio = 0, warmup_ratio = 0.04;
   std::string schedule = "cosine";  // cosine | wsd | linear | constant
   double beta1 = 0.9, beta2 = 0.95, weight_decay = 0, clip = 1;
-  std::string precision = "bf16";  // bf16 | fp32
+  std::string precision = "bf16";  // bf16 | fp8 | fp32
   double max_minutes = 0;
   int64_t max_bad_steps = 5;
 };
@@ -139,7 +139,9 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("train.beta2", c.train.beta2, "AdamW");
   f("train.weight_decay", c.train.weight_decay, "AdamW, on all tensors");
   f("train.clip", c.train.clip, "global gradient norm is clipped to this; 0: not");
-  f("train.precision", c.train.precision, "bf16 or fp32 working weights; a CPU computes in fp32 either way");
+  f("train.precision", c.train.precision,
+    "bf16 or fp32 working weights; fp8: bf16 weights, and the drafter's products in e4m3 (sm_90). A CPU "
+    "computes in fp32 either way, with operands rounded to fp8 where asked");
   f("train.max_minutes", c.train.max_minutes,
     "save and stop after so many minutes (exit code 75); 0: no limit");
   f("train.max_bad_steps", c.train.max_bad_steps,

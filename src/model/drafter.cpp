@@ -2,9 +2,9 @@
 
 #include "kernels/embedding.hpp"
 #include "kernels/few_rows.hpp"
-#include "kernels/matmul.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/swiglu.hpp"
+#include "model/drafter_products.hpp"
 #include "model/drafter_widths.hpp"
 
 namespace slip {
@@ -17,13 +17,14 @@ void context_extend(Drafter<T>& d, int64_t first, int64_t count, const int* posi
   const auto rows = [&](const auto& v) { return v.rows_from(0, count); };
   ContextBuffers<T>& c = d.context;
   const View2<T> kv = c.kv.rows_from(first, count), keys = c.k.rows_from(first, count);
-  const bool frozen = d.grads == nullptr;
-  matmul<T, T>({.form = Product::nt, .a = rows(c.x), .b = d.w.fc, .c = rows(c.fc), .b_settled = frozen},
-               queue);
+  const Products<T> products(d, queue);
+  products.input(rows(c.x), {});
+  products.forward(rows(c.x), d.w.fc, d.fp8.fc, rows(c.fc));
   rmsnorm_fwd<T>(
       {.x = rows(c.fc), .gain = d.w.hidden_norm, .eps = d.model.eps, .y = rows(c.c), .inv_rms = c.inv_rms},
       queue);
-  matmul<T, T>({.form = Product::nt, .a = rows(c.c), .b = d.w.kv_all, .c = kv, .b_settled = frozen}, queue);
+  products.input(rows(c.c), {});
+  products.forward(rows(c.c), d.w.kv_all, d.fp8.kv_all.rows, kv);
   for (size_t l = 0; l < d.w.layers.size(); ++l) {
     const int64_t i = static_cast<int64_t>(l);
     Acc<T>* const inv_rms =
@@ -57,9 +58,7 @@ void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const
   const auto rows = [&](const View2<T>& v) { return v.rows_from(0, in.count * d.model.block); };
   const auto context = [&](const View2<T>& v) { return v.rows_from(0, tokens); };
   const bool frozen = d.grads == nullptr;
-  const auto product = [&](View2<const T> from, View2<const T> weight, View2<T> to) {
-    matmul<T, T>({.form = Product::nt, .a = from, .b = weight, .c = to, .b_settled = frozen}, queue);
-  };
+  const Products<T> products(d, queue);
   BlockBuffers<T>& b = d.blocks;
   View2<T> z = rows(b.layers[0].z);
   gather_rows<T>({.table = embed, .index = in.ids, .out = z}, queue);
@@ -72,8 +71,10 @@ void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const
   for (size_t l = 0; l < b.layers.size(); ++l) {
     const LayerBuffers<T>& s = b.layers[l];
     const auto& w = d.w.layers[l];
-    product(rows(s.u), w.q, rows(s.q_project));
-    product(rows(s.u), w.kv, rows(s.kv));
+    const Fp8Layer& f = products.layer(l);
+    products.input(rows(s.u), f.u);
+    products.forward(rows(s.u), w.q, f.q.rows, rows(s.q_project));
+    products.forward(rows(s.u), w.kv, f.kv.rows, rows(s.kv));
     head_rope_fwd<T>({.x = rows(s.q_project),
                       .heads = n.heads,
                       .head_dim = n.d,
@@ -106,7 +107,8 @@ void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const
                             .lse = s.lse,
                             .scratch = frozen ? b.scratch : nullptr},
                            queue);
-    product(rows(s.attention), w.o, rows(b.delta));
+    products.input(rows(s.attention), f.attention);
+    products.forward(rows(s.attention), w.o, f.o.rows, rows(b.delta));
     rmsnorm_fwd<T>({.x = z,
                     .add = rows(b.delta),
                     .sum = rows(s.z_mid),
@@ -116,10 +118,12 @@ void blocks_forward(Drafter<T>& d, const Blocks& in, int64_t tokens, View2<const
                     .inv_rms = s.mid_inv_rms},
                    queue);
     if (!frozen || !few_rows_swiglu<T>({rows(s.y), w.gate_up, rows(b.act), true}, queue)) {
-      product(rows(s.y), w.gate_up, rows(s.gate_up));  // which the backward pass reads
+      products.input(rows(s.y), f.y);
+      products.forward(rows(s.y), w.gate_up, f.gate_up.rows, rows(s.gate_up));  // for the backward pass, too
       swiglu_fwd<T>({.gate_up = rows(s.gate_up), .act = rows(b.act)}, queue);
     }
-    product(rows(b.act), w.down, rows(b.delta));
+    products.input(rows(b.act), f.act);
+    products.forward(rows(b.act), w.down, f.down.rows, rows(b.delta));
     const bool last = l + 1 == b.layers.size();
     z = rows(last ? b.z_out : b.layers[l + 1].z);
     rmsnorm_fwd<T>({.x = rows(s.z_mid),

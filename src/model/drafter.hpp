@@ -8,16 +8,23 @@
 #include <vector>
 
 #include "device/arena.hpp"
+#include "model/drafter_fp8.hpp"
 #include "model/packed.hpp"
 #include "model/weights.hpp"
 
 namespace slip {
 
 struct DrafterLimits {
-  int64_t context;    // tokens of a row
-  int64_t blocks;     // blocks of a pass
-  int64_t positions;  // rotary table: longest document plus a block
+  int64_t context;                     // tokens of a row
+  int64_t blocks;                      // blocks of a pass
+  int64_t positions;                   // rotary table: longest document plus a block
+  bool fp8 = false, fp8_head = false;  // products of the layers, of the head: memory for them
 };
+
+// Rounding to e4m3 moves a logit by a few hundredths of |h| |w| / sqrt(H): far below what decides between two
+// tokens in a wide model, a per cent of the loss in one of a few hundred columns, whose head costs nothing
+// anyway. Products want 16 at a time.
+inline bool fp8_suits_head(const DrafterModel& m) { return m.hidden >= 1024 && m.vocab % 16 == 0; }
 
 // Activations of a row's context, kept until context_backward, which puts gradients in their places.
 template <class T> struct ContextBuffers {
@@ -60,9 +67,12 @@ template <class T> struct Drafter {
   RopeTable rope;
   ContextBuffers<T> context;
   BlockBuffers<T> blocks;
+  DrafterFp8 fp8;  // empty without limits.fp8
 };
 template <class T> Drafter<T> make_drafter(const DrafterModel&, const DrafterLimits&, Arena&, const Queue&);
 template <class T> void set_weights(Drafter<T>&, const std::vector<float>& flat, const Queue&);
+// To be called by whoever has changed `weights` in another way; set_weights does. Nothing without limits.fp8.
+template <class T> void quantize_weights(Drafter<T>&, const Queue&);
 
 // Blocks of one pass, where the queue's memory is; rows = blocks * model.block, slots fastest.
 struct Blocks {

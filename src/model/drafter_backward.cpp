@@ -1,8 +1,8 @@
 #include "kernels/blas.hpp"
 #include "kernels/features.hpp"
-#include "kernels/matmul.hpp"
 #include "kernels/rmsnorm.hpp"
 #include "kernels/swiglu.hpp"
+#include "model/drafter_products.hpp"
 #include "model/drafter_widths.hpp"
 
 namespace slip {
@@ -17,8 +17,8 @@ int64_t fc_rows(int64_t hidden) { return (hidden + 8 * kFcPieces - 1) / (8 * kFc
 template <class T>
 void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queue& queue,
                      const OnReady& on_ready) {
-  using A = Acc<T>;
   const DrafterWidths n = widths(d.model);
+  const Products<T> products(d, queue);
   const auto rows = [&](const View2<T>& v) { return v.rows_from(0, in.count * d.model.block); };
   const auto context = [&](const auto& v) { return v.rows_from(0, tokens); };
   BlockBuffers<T>& b = d.blocks;
@@ -36,13 +36,19 @@ void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queu
     const LayerBuffers<T>& s = b.layers[l];
     const auto& w = d.w.layers[l];
     const auto& g = d.g.layers[l];
+    const Fp8Layer& f = products.layer(l);
     // MLP: dz is the gradient of z_mid + act Wd^T. Gradients take the activations' places.
-    matmul<T, T>({Product::nn, dz, w.down, act}, queue);
+    products.gradient(dz);
+    products.input_gradient(dz, w.down, f.down.columns, act);
     const View2<T> dgate_up = rows(s.gate_up);
-    swiglu_bwd<T>({.gate_up = dgate_up, .dact = act, .dgate_up = dgate_up, .act = act}, queue);
-    matmul<T, A>({Product::tn, dz, act, g.down, true}, queue);
-    matmul<T, T>({Product::nn, dgate_up, w.gate_up, dy}, queue);
-    matmul<T, A>({Product::tn, dgate_up, rows(s.y), g.gate_up, true}, queue);
+    // In fp8 the forward pass has kept act, transposed.
+    swiglu_bwd<T>(
+        {.gate_up = dgate_up, .dact = act, .dgate_up = dgate_up, .act = products.fp8() ? View2<T>() : act},
+        queue);
+    products.weight_gradient(dz, act, f.act, g.down);
+    products.gradient(dgate_up);
+    products.input_gradient(dgate_up, w.gate_up, f.gate_up.columns, dy);
+    products.weight_gradient(dgate_up, rows(s.y), f.y, g.gate_up);
     rmsnorm_bwd<T>({.x = rows(s.z_mid),
                     .gain = w.post_norm,
                     .inv_rms = s.mid_inv_rms,
@@ -53,8 +59,9 @@ void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queu
                     .scratch = b.scratch},
                    queue);
     // Attention: dz is the gradient of z + O Wo^T.
-    matmul<T, T>({Product::nn, dz, w.o, rows(b.dattention)}, queue);
-    matmul<T, A>({Product::tn, dz, rows(s.attention), g.o, true}, queue);
+    products.gradient(dz);
+    products.input_gradient(dz, w.o, f.o.columns, rows(b.dattention));
+    products.weight_gradient(dz, rows(s.attention), f.attention, g.o);
     if (on_ready) on_ready(g.o.data - d.grads);
     block_attention_bwd<T>({.shape = layer_shape(d.model, l),
                             .q = rows(s.q),
@@ -100,10 +107,12 @@ void blocks_backward(Drafter<T>& d, const Blocks& in, int64_t tokens, const Queu
                          .dgain = g.k_norm,
                          .scratch = b.scratch},
                         queue);
-    matmul<T, T>({Product::nn, rows(b.dq), w.q, dy}, queue);
-    matmul<T, T>({Product::nn, dkv, w.kv, dy, true}, queue);
-    matmul<T, A>({Product::tn, rows(b.dq), rows(s.u), g.q, true}, queue);
-    matmul<T, A>({Product::tn, dkv, rows(s.u), g.kv, true}, queue);
+    products.gradient(rows(b.dq));
+    products.input_gradient(rows(b.dq), w.q, f.q.columns, dy);
+    products.weight_gradient(rows(b.dq), rows(s.u), f.u, g.q);
+    products.gradient(dkv);
+    products.input_gradient(dkv, w.kv, f.kv.columns, dy, true);
+    products.weight_gradient(dkv, rows(s.u), f.u, g.kv);
     // The embedding is frozen: below layer 0 only the norm's gain is wanted.
     rmsnorm_bwd<T>({.x = rows(s.z),
                     .gain = w.input_norm,
@@ -143,10 +152,12 @@ void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const 
                         queue);
     cast<T, A, T>({.from = layer_values(rows(c.dkv), n, l), .to = layer_values(dkv, n, l)}, queue);
   }
-  matmul<T, A>({Product::tn, dkv, rows(c.c), d.g.kv_all, true}, queue);
+  const Products<T> products(d, queue);
+  products.gradient(dkv);
+  products.weight_gradient(dkv, rows(c.c), products.turned(rows(c.c)), d.g.kv_all);
   if (on_ready) on_ready(d.g.norm - d.grads);
   const View2<T> dc = rows(c.c);  // the product above was the last that reads c
-  matmul<T, T>({Product::nn, dkv, d.w.kv_all, dc}, queue);
+  products.input_gradient(dkv, d.w.kv_all, d.fp8.kv_all.columns, dc);
   rmsnorm_bwd<T>({.x = rows(c.fc),
                   .gain = d.w.hidden_norm,
                   .inv_rms = c.inv_rms,
@@ -155,12 +166,14 @@ void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const 
                   .dgain = d.g.hidden_norm,
                   .scratch = d.blocks.scratch},
                  queue);
+  products.gradient(dc);
+  const Fp8Rows x = products.turned(rows(c.x));
   // The last product of the pass, and nothing hides the sum of its last piece: so in pieces.
   const int64_t h = d.model.hidden, most = fc_rows(h);
   for (int64_t end = h; end > 0;) {
     const int64_t first = (end - 1) / most * most;
     const View2<A> piece = d.g.fc.rows_from(first, end - first);
-    matmul<T, A>({Product::tn, dc.cols_from(first, end - first), rows(c.x), piece, true}, queue);
+    products.weight_gradient(dc, rows(c.x), x, piece, first);
     if (on_ready) on_ready(piece.data - d.grads);
     end = first;
   }

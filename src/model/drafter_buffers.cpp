@@ -71,6 +71,51 @@ BlockBuffers<T> make_blocks(const DrafterModel& m, const DrafterLimits& limits, 
   return b;
 }
 
+Fp8Rows take_fp8(const std::string& name, int64_t rows, int64_t k, Arena& a, const char* key = "") {
+  return {a.take2<E4m3>("drafter.fp8." + name, rows, k, key),
+          a.take<float>("drafter.fp8." + name + ".scale", rows, key)};
+}
+
+DrafterFp8 make_fp8(const DrafterModel& m, const DrafterLimits& limits, Arena& a) {
+  const DrafterWidths n = widths(m);
+  const int64_t rows = limits.blocks * m.block, all_kv = m.layers * 2 * n.kv, mid = m.intermediate;
+  const int64_t taps = static_cast<int64_t>(m.taps.size()) * n.h;
+  const char* key = "train.blocks_per_pass";
+  const auto weight = [&](const std::string& name, int64_t out, int64_t in) {
+    return Fp8Weight{take_fp8(name, out, in, a), take_fp8(name + ".turned", in, out, a)};
+  };
+  const auto kept = [&](const std::string& name, int64_t width) {
+    return take_fp8(name, width, fp8_padded(rows), a, key);
+  };
+  DrafterFp8 f;
+  f.fc = take_fp8("fc", n.h, taps, a);
+  f.kv_all = weight("kv_all", all_kv, n.h);
+  for (int64_t l = 0; l < m.layers; ++l) {
+    const std::string p = "layers." + std::to_string(l) + ".";
+    f.layers.push_back({.q = weight(p + "q", n.q, n.h),
+                        .kv = {f.kv_all.rows.rows_from(l * 2 * n.kv, 2 * n.kv),
+                               f.kv_all.columns.k_from(l * 2 * n.kv, 2 * n.kv)},
+                        .o = weight(p + "o", n.h, n.q),
+                        .gate_up = weight(p + "gate_up", 2 * mid, n.h),
+                        .down = weight(p + "down", n.h, mid),
+                        .u = kept(p + "u", n.h),
+                        .attention = kept(p + "attention", n.q),
+                        .y = kept(p + "y", n.h),
+                        .act = kept(p + "act", mid)});
+  }
+  const int64_t wide = std::max({2 * mid, n.q, 2 * n.kv, n.h}), context = std::max({taps, all_kv, n.h});
+  const int64_t wide_padded = std::max(wide * fp8_padded(rows), context * fp8_padded(limits.context));
+  f.rows = a.take<E4m3>("drafter.fp8.rows", std::max(wide * rows, context * limits.context), key);
+  f.row_scale = a.take<float>("drafter.fp8.rows.scale", std::max(rows, limits.context), key);
+  f.columns = a.take<E4m3>("drafter.fp8.columns", wide_padded, key);
+  f.column_scale = a.take<float>("drafter.fp8.columns.scale", std::max(wide, context), key);
+  f.input = a.take<E4m3>("drafter.fp8.input", std::max(taps, n.h) * fp8_padded(limits.context));
+  f.input_scale = a.take<float>("drafter.fp8.input.scale", std::max(taps, n.h));
+  f.largest = a.take<uint32_t>("drafter.fp8.largest",
+                               std::max({rows, limits.context, wide, context}) + std::max(wide, context));
+  return f;
+}
+
 }  // namespace
 
 template <class T>
@@ -83,6 +128,7 @@ Drafter<T> make_drafter(const DrafterModel& m, const DrafterLimits& limits, Aren
   d.rope = make_rope_table("drafter.rope", m.rope, m.head_dim, limits.positions, a, queue);
   d.context = make_context<T>(m, limits.context, a);
   d.blocks = make_blocks<T>(m, limits, queue.device, a);
+  if (limits.fp8) d.fp8 = make_fp8(m, limits, a);
   return d;
 }
 
@@ -92,11 +138,31 @@ template <class T> void set_weights(Drafter<T>& d, const std::vector<float>& fla
   std::transform(flat.begin(), flat.end(), typed.begin(), [](float x) { return from_float<T>(x); });
   copy_to_device(d.weights, typed.data(), d.layout.count * static_cast<int64_t>(sizeof(T)), queue);
   synchronize(queue);
+  quantize_weights(d, queue);
+}
+
+template <class T> void quantize_weights(Drafter<T>& d, const Queue& queue) {
+  if (!d.limits.fp8) return;
+  const DrafterFp8& f = d.fp8;
+  const auto quantize = [&](View2<const T> w, const Fp8Rows& rows, const Fp8Rows& columns) {
+    quantize_fp8<T>({w, rows, columns, f.largest}, queue);
+  };
+  quantize(d.w.fc, f.fc, {});
+  quantize(d.w.kv_all, f.kv_all.rows, f.kv_all.columns);
+  for (size_t l = 0; l < f.layers.size(); ++l) {
+    const auto& w = d.w.layers[l];
+    const Fp8Layer& to = f.layers[l];
+    quantize(w.q, to.q.rows, to.q.columns);
+    quantize(w.o, to.o.rows, to.o.columns);
+    quantize(w.gate_up, to.gate_up.rows, to.gate_up.columns);
+    quantize(w.down, to.down.rows, to.down.columns);
+  }
 }
 
 #define SLIP_INSTANTIATE(T)                                                                          \
   template Drafter<T> make_drafter(const DrafterModel&, const DrafterLimits&, Arena&, const Queue&); \
-  template void set_weights(Drafter<T>&, const std::vector<float>&, const Queue&);
+  template void set_weights(Drafter<T>&, const std::vector<float>&, const Queue&);                   \
+  template void quantize_weights(Drafter<T>&, const Queue&);
 SLIP_INSTANTIATE(float)
 SLIP_INSTANTIATE(double)
 #if SLIP_HAVE_CUDA

@@ -18,7 +18,7 @@ Optimizer<T> make_optimizer(const Drafter<T>& d, const TrainConfig& c, Arena& a,
   o.v = a.take<Acc<T>>("optimizer.v", n);
   o.sum = a.take<double>("optimizer.sum", 1);
   o.scratch = a.take<double>("optimizer.scratch", sum_squares_scratch(queue.device));
-  o.round_weight = queue.on_cpu() && c.precision == "bf16";
+  o.round_weight = queue.on_cpu() && c.precision != "fp32";
   return o;
 }
 
@@ -42,6 +42,7 @@ template <class T> void new_masters(Optimizer<T>& o, Drafter<T>& d, uint64_t see
   zero(o.m, bytes, queue);
   zero(o.v, bytes, queue);
   o.updates = 0;
+  quantize_weights(d, queue);
 }
 
 template <class T>
@@ -73,6 +74,7 @@ void optimizer_step(Optimizer<T>& o, Drafter<T>& d, const TrainConfig& c, double
             .grad_scale = static_cast<float>(clip / denominator),
             .step = o.updates},
            queue);
+  quantize_weights(d, queue);
 }
 
 #define SLIP_INSTANTIATE(T)                                                                            \

@@ -11,7 +11,7 @@ template <class T> struct Optimizer {
   Acc<T>*master, *m, *v;  // (count) each
   double *sum, *scratch;  // of the norm
   int64_t updates = 0;    // made so far
-  bool round_weight;      // train.precision=bf16 on the CPU
+  bool round_weight;      // train.precision=bf16 or fp8 on the CPU
 };
 template <class T> Optimizer<T> make_optimizer(const Drafter<T>&, const TrainConfig&, Arena&, const Queue&);
 

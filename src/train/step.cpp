@@ -30,10 +30,23 @@ PassBuffers<T> make_pass_buffers(const DrafterModel& m, const DrafterLimits& lim
   p.chunk_dhidden = a.take<T>("head.dhidden", p.chunk_rows * m.hidden);
   p.chunk_logits = a.take<T>("head.logits", p.chunk_rows * m.vocab);
   p.non_finite = a.take<int>("pass.non_finite", 1);
+  if (limits.fp8_head) {
+    const auto take = [&](const std::string& name, int64_t r, int64_t k) {
+      return Fp8Rows{a.take2<E4m3>("head.fp8." + name, r, k),
+                     a.take<float>("head.fp8." + name + ".scale", r)};
+    };
+    p.fp8 = {take("rows", m.vocab, m.hidden), take("turned", m.hidden, m.vocab),
+             take("hidden", p.chunk_rows, m.hidden), take("gradient", p.chunk_rows, m.vocab),
+             a.take<uint32_t>("head.fp8.largest", std::max(m.vocab, p.chunk_rows) + m.hidden)};
+  }
   p.host_nll.resize(static_cast<size_t>(rows));
   p.host_weight.resize(static_cast<size_t>(rows));
   p.host_correct.resize(static_cast<size_t>(rows));
   return p;
+}
+
+template <class T> void quantize_head(PassBuffers<T>& p, View2<const T> head, const Queue& queue) {
+  if (!p.fp8.empty()) quantize_fp8<T>({head, p.fp8.head, p.fp8.turned, p.fp8.largest}, queue);
 }
 
 // Lists the drafter rows whose label counts, too.
@@ -86,6 +99,7 @@ StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const
   StepSums sums;
   const int64_t tokens = in.context();
   const bool train = mode == RowMode::train;
+  d.fp8.on = train && d.limits.fp8;
   context_forward(d, tokens, position, queue);
   for (int64_t first = 0; first < in.count(); first += d.limits.blocks) {
     const int64_t count = std::min(d.limits.blocks, in.count() - first), rows = count * in.block;
@@ -107,7 +121,8 @@ StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const
                   .chunk_rows = p.chunk_rows,
                   .chunk_hidden = p.chunk_hidden,
                   .chunk_dhidden = p.chunk_dhidden,
-                  .chunk_logits = p.chunk_logits},
+                  .chunk_logits = p.chunk_logits,
+                  .fp8 = train ? p.fp8 : Fp8Head()},
                  queue);
     copy_to_host(p.host_nll.data(), p.nll, rows * static_cast<int64_t>(sizeof(Acc<T>)), queue);
     copy_to_host(p.host_weight.data(), p.weight, rows * static_cast<int64_t>(sizeof(Acc<T>)), queue);
@@ -129,6 +144,7 @@ StepSums run_blocks(Drafter<T>& d, PassBuffers<T>& p, const int* position, const
                    : std::span(in.source).subspan(static_cast<size_t>(first), static_cast<size_t>(count)));
   }
   if (train) context_backward(d, tokens, position, queue, on_ready);
+  d.fp8.on = false;
   return sums;
 }
 
@@ -145,6 +161,7 @@ std::optional<StepSums> run_row(Drafter<T>& d, PassBuffers<T>& p, const Bf16* fe
   template bool join_row(Drafter<T>&, PassBuffers<T>&, const Bf16*, int64_t, int64_t, const Queue&);       \
   template Blocks upload_blocks(PassBuffers<T>&, const RowBlocks&, int64_t, int64_t, const Queue&);        \
   template PassBuffers<T> make_pass_buffers(const DrafterModel&, const DrafterLimits&, Arena&);            \
+  template void quantize_head(PassBuffers<T>&, View2<const T>, const Queue&);                              \
   template std::optional<StepSums> run_row(Drafter<T>&, PassBuffers<T>&, const Bf16*, int64_t, const int*, \
                                            const RowBlocks&, View2<const T>, View2<const T>,               \
                                            const LossRule&, RowMode, const Queue&, const OnReady&);        \

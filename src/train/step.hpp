@@ -18,6 +18,7 @@ template <class T> struct PassBuffers {
   int64_t chunk_rows;
   T *chunk_hidden, *chunk_dhidden, *chunk_logits;
   int* non_finite;  // (1)
+  Fp8Head fp8;      // with limits.fp8_head
   // Host copies, kept until the queue has passed them.
   std::vector<int> host_rows, host_begin;
   std::vector<int> host_anchor, host_lo;
@@ -25,6 +26,8 @@ template <class T> struct PassBuffers {
   std::vector<uint8_t> host_correct;
 };
 template <class T> PassBuffers<T> make_pass_buffers(const DrafterModel&, const DrafterLimits&, Arena&);
+// Once, before the first training pass. Nothing without limits.fp8_head.
+template <class T> void quantize_head(PassBuffers<T>&, View2<const T> head, const Queue&);
 
 // The two pieces of a row that `replay.hpp` shares. Joins the taps of the first `tokens` tokens into
 // drafter.context.x; false when one is NaN or infinite. Uploads blocks [first, first + count) of a row.

@@ -10,7 +10,7 @@ def bench(*arguments):
 
 
 class Bench(Folder):
-    def rows(self, *arguments):
+    def rows(self, *arguments, precision="fp32"):
         done = bench(*arguments)
         self.assertEqual(done.code, 0, done)
         rows = [json.loads(line) for line in done.out.splitlines()]
@@ -25,7 +25,7 @@ class Bench(Folder):
                 self.assertIn("percent_of_peak", row)
             self.assertLessEqual(row["min_ms"], row["median_ms"])
             self.assertLessEqual(row["median_ms"], row["max_ms"])
-            self.assertEqual(row["precision"], "fp32")
+            self.assertEqual(row["precision"], precision)
             self.assertTrue(row["device"] and row["commit"])
         return rows
 
@@ -49,6 +49,13 @@ class Bench(Folder):
         self.assertAlmostEqual((products + head) / step["products_flops"], 1, places=6)
         attention = sum(r["flops"] * r["per_step"] for r in parts if r["op"] == "block_attention")
         self.assertAlmostEqual((products + head + attention) / step["flops"], 1, places=6)
+
+    def test_drafter_in_fp8(self):
+        rows = self.rows("drafter", "--precision", "fp8", "--profile", "--repeat", "2", precision="fp8")
+        step, parts = rows[0], rows[1:]
+        self.assertAlmostEqual(sum(r["total_ms"] for r in parts) / step["median_ms"], 1, places=6)
+        self.assertGreater(sum(r["total_ms"] for r in parts if r["op"] == "quantize_fp8"), 0)
+        self.assertIn("--precision fp8: `bench drafter` has it", bench("ops", "--precision", "fp8").err)
 
     def test_target(self):
         (row,) = self.rows("target", "--repeat", "3", "--documents", "4")

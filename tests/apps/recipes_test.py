@@ -129,6 +129,17 @@ class Recipes(Folder):
                 said = (f"one GPU {one[0]}; more: target {two[0]} to {eight[0]}, drafter {two[1]}; dump {dump_gb}; offline {offline_gb}")
                 self.assertIn(said, path.read_text())
 
+    @unittest.skipUnless(WITH_CUDA, "bf16 memory is known in a build with CUDA only")
+    def test_the_memory_of_fp8(self):
+        rows = re.findall(r"^\| (\S+\.ini) \| ([\d.]+) \|$", (ROOT / "kernels/FP8.md").read_text(), re.M)
+        self.assertEqual([r[0] for r in rows], ["qwen3-8b.ini", "qwen3.6-27b.ini"])
+        for name, more_gb in rows:
+            def memory(**settings):
+                plan = self.plan(ROOT / "configs" / name, 2, "online", {k.replace("_", ".", 1): v for k, v in settings.items()})
+                return next(r["memory_bytes"] for r in plan["rank"] if r["role"] == "drafter") / 1e9
+            bf16 = memory()
+            self.assertAlmostEqual(memory(train_precision="fp8") - bf16, float(more_gb), delta=0.06)
+
     def test_the_commands_run(self):
         """The smoke commands, then the full ones, as they stand, on two CPU ranks and a target of a few thousand weights."""
         path = ROOT / "configs/qwen3-8b.ini"

@@ -298,6 +298,28 @@ class Resume(Training):
         self.assertEqual(self.state("run"), self.state("whole"))
 
 
+class Fp8(Training):
+    def test_same_result_resumed_and_on_other_ranks(self):
+        """Fewer blocks a pass than a document has: the copies of the last pass are shorter than their memory."""
+        fp8 = {"train_precision": "fp8", "train_blocks_per_pass": 2}
+        self.train("whole", **fp8)
+        self.train("again", **fp8)
+        self.assert_same_run("again", "whole")
+        self.train("part", train_max_minutes=1e-9, code=75, **fp8)
+        self.train("part", "--resume", "auto", **fp8)
+        self.assert_same_run("part", "whole")
+        self.train("ranks", ranks=3, roles_targets=1, roles_drafters=2, **fp8)
+        self.assert_same_rows(self.metrics("ranks"), self.metrics("whole"), tolerance=0.03)  # sums in another order move a code here and there
+
+    def test_near_bf16(self):
+        for precision in ("bf16", "fp8"):
+            self.train(precision, train_precision=precision)
+        bf16, fp8 = self.metrics("bf16"), self.metrics("fp8")
+        self.assertNotEqual(fp8[0]["loss"], bf16[0]["loss"])
+        self.assert_same_rows(fp8, bf16, tolerance=0.1)  # over the first steps at a high rate; tests/gpus/fp8.py compares curves
+        self.assertLess(abs(sum(m["loss"] for m in fp8) / sum(m["loss"] for m in bf16) - 1), 0.02)
+
+
 class BadRows(Training):  # C3
     """A target whose embedding of token 77 is NaN; document 7 alone contains it."""
 

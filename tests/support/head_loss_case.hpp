@@ -57,13 +57,40 @@ inline LossAnswer reference(const LossProblem& p) {
   return r;
 }
 
+// Memory of Fp8Head for chunks of `rows`.
+struct HeadCodes {
+  DeviceArray<uint8_t> head, turned, hidden, gradient;
+  DeviceArray<float> head_scale, turned_scale, hidden_scale, gradient_scale;
+  DeviceArray<uint32_t> largest;
+
+  HeadCodes(int64_t v, int64_t h, int64_t rows, const Queue& q)
+      : head(q, v, h),
+        turned(q, h, v),
+        hidden(q, rows, h),
+        gradient(q, rows, v),
+        head_scale(q, 1, v),
+        turned_scale(q, 1, h),
+        hidden_scale(q, 1, rows),
+        gradient_scale(q, 1, rows),
+        largest(q, 1, std::max(v, rows) + h) {}
+  Fp8Head get() const {
+    const auto codes = [](const DeviceArray<uint8_t>& c, const DeviceArray<float>& scale) {
+      const View2<uint8_t> x = c.view();
+      return Fp8Rows{{reinterpret_cast<E4m3*>(x.data), x.rows, x.cols}, scale.data()};
+    };
+    return {codes(head, head_scale), codes(turned, turned_scale), codes(hidden, hidden_scale),
+            codes(gradient, gradient_scale), largest.data()};
+  }
+};
+
 template <class T> struct LossRun {
   DeviceArray<T> dhidden;
   DeviceArray<Acc<T>> nll, weight;
   DeviceArray<uint8_t> correct;
 
-  // Computes at once, in chunks of `chunk_rows`; `gradient` false: no dhidden wanted.
-  LossRun(const LossProblem& p, int64_t chunk_rows, const Queue& q, bool gradient = true)
+  // Computes at once, in chunks of `chunk_rows`; `gradient` false: no dhidden wanted; `fp8`: the head's
+  // products.
+  LossRun(const LossProblem& p, int64_t chunk_rows, const Queue& q, bool gradient = true, bool fp8 = false)
       : dhidden(q, p.rows(), p.hidden.cols),
         nll(q, 1, p.rows()),
         weight(q, 1, p.rows()),
@@ -75,6 +102,9 @@ template <class T> struct LossRun {
     const int64_t h = p.hidden.cols;
     const DeviceArray<T> chunk_hidden(q, 1, chunk_rows * h), chunk_dhidden(q, 1, chunk_rows * h);
     const DeviceArray<T> chunk_logits(q, 1, chunk_rows * p.head.rows);
+    const HeadCodes codes(fp8 ? p.head.rows : 1, fp8 ? h : 1, fp8 ? chunk_rows : 1, q);
+    const Fp8Head head_fp8 = fp8 ? codes.get() : Fp8Head();
+    if (fp8) quantize_fp8<T>({head.view(), head_fp8.head, head_fp8.turned, head_fp8.largest}, q);
     head_loss<T>({.hidden = hidden.view(),
                   .head = head.view(),
                   .block = p.block,
@@ -90,7 +120,8 @@ template <class T> struct LossRun {
                   .chunk_rows = chunk_rows,
                   .chunk_hidden = chunk_hidden.data(),
                   .chunk_dhidden = chunk_dhidden.data(),
-                  .chunk_logits = chunk_logits.data()},
+                  .chunk_logits = chunk_logits.data(),
+                  .fp8 = head_fp8},
                  q);
     EXPECT_TRUE(chunk_hidden.intact() && chunk_dhidden.intact() && chunk_logits.intact());  // waits
   }

@@ -99,10 +99,12 @@ inline std::vector<double> part(const std::vector<double>& flat, const Parameter
 
 template <class T, Device device = Device::cpu> class DrafterRig {
  public:
-  explicit DrafterRig(const DrafterModel& m, int64_t max_tokens = 64, int64_t blocks_per_pass = 64)
+  explicit DrafterRig(const DrafterModel& m, int64_t max_tokens = 64, int64_t blocks_per_pass = 64,
+                      bool fp8 = false, bool fp8_head = false)
       : queue_(make_queue(device)),
         arena_(device),
-        drafter(make_drafter<T>(m, {max_tokens, blocks_per_pass, max_tokens + m.block}, arena_, queue_)),
+        drafter(make_drafter<T>(m, {max_tokens, blocks_per_pass, max_tokens + m.block, fp8, fp8_head}, arena_,
+                                queue_)),
         pass(make_pass_buffers<T>(m, drafter.limits, arena_)),
         embed_(arena_.take2<T>("embed", m.vocab, m.hidden)),
         head_(arena_.take2<T>("head", m.vocab, m.hidden)),
@@ -121,6 +123,7 @@ template <class T, Device device = Device::cpu> class DrafterRig {
       }
     }
     set_weights(drafter, weights, queue_);
+    quantize_head<T>(pass, head_, queue_);
   }
   DrafterRig(const DrafterRig&) = delete;
   DrafterRig& operator=(const DrafterRig&) = delete;
