@@ -31,6 +31,13 @@ std::string cuda_device_name(int device) {
   return properties.name;
 }
 
+CudaCapability cuda_capability(int device) {
+  CudaCapability c;
+  check(cudaDeviceGetAttribute(&c.major, cudaDevAttrComputeCapabilityMajor, device));
+  check(cudaDeviceGetAttribute(&c.minor, cudaDevAttrComputeCapabilityMinor, device));
+  return c;
+}
+
 CudaQueue::CudaQueue(int device) {
   const int count = cuda_device_count();
   if (device < 0 || device >= count) {
@@ -49,6 +56,7 @@ struct CudaQueue::State {};
 void CudaQueue::Closer::operator()(State* s) const noexcept { delete s; }
 int cuda_device_count() { return 0; }
 std::string cuda_device_name(int) { fail("this build has no CUDA back end"); }
+CudaCapability cuda_capability(int) { fail("this build has no CUDA back end"); }
 CudaQueue::CudaQueue(int) { fail("this build has no CUDA back end"); }
 Queue CudaQueue::queue() const { fail("this build has no CUDA back end"); }
 

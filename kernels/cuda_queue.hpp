@@ -10,6 +10,10 @@ namespace slip {
 
 int cuda_device_count();                   // 0 where there is no driver, no device or no CUDA in this build
 std::string cuda_device_name(int device);  // "NVIDIA H200"
+struct CudaCapability {
+  int major = 0, minor = 0;  // sm_<major><minor>
+};
+CudaCapability cuda_capability(int device);
 
 class CudaQueue {
  public:

@@ -30,7 +30,7 @@ __device__ Vec<kW> load_columns(const View2<const T>& x, int64_t row, int64_t co
   return v;
 }
 
-// A block has 256 columns of 128 rows, a warp a row of them at a time.
+// A block has 256 columns of 128 rows, a warp a row of them at a time. Null: not asked for.
 template <class T, bool wide>
 __global__ void __launch_bounds__(kThreads)
     largest_kernel(const __grid_constant__ View2<const T> x, uint32_t* of_row, uint32_t* of_column) {
@@ -47,9 +47,11 @@ __global__ void __launch_bounds__(kThreads)
       const uint32_t m = __float_as_uint(v[k]) & 0x7fffffffu;
       most[k] = max(most[k], m), row = max(row, m);
     }
+    if (of_row == nullptr) continue;
     row = __reduce_max_sync(~0u, row);
     if (lane_id() == 0 && first + i < x.rows) atomicMax(of_row + first + i, row);
   }
+  if (of_column == nullptr) return;
 #pragma unroll
   for (int k = 0; k < kW; ++k) parts[warp_id()][lane_id() * kW + k] = most[k];
   __syncthreads();
@@ -145,8 +147,8 @@ template <class T> void quantize_fp8_cuda(const QuantizeFp8<T>& a, CudaStream st
   check(cudaMemsetAsync(a.largest, 0, size_t(rows + cols) * sizeof(uint32_t), stream));
   const bool wide = fits<kW>(a.x) && fits<kW>(a.rows.q);
   const auto largest = wide ? largest_kernel<T, true> : largest_kernel<T, false>;
-  largest<<<dim3(blocks(cols, kMostCols), blocks(rows, kMostRows)), kThreads, 0, stream>>>(a.x, a.largest,
-                                                                                           a.largest + rows);
+  largest<<<dim3(blocks(cols, kMostCols), blocks(rows, kMostRows)), kThreads, 0, stream>>>(
+      a.x, a.rows.empty() ? nullptr : a.largest, a.columns.empty() ? nullptr : a.largest + rows);
   check(cudaGetLastError());
   const auto quantize = wide ? quantize_kernel<T, true> : quantize_kernel<T, false>;
   quantize<<<dim3(blocks(cols, kTile), blocks(rows, kTile)), kThreads, 0, stream>>>(a);

@@ -4,9 +4,12 @@
 // transposed one for those that sum over its rows (`columns`), each with scales of its own:
 //   y = x W^T: rows of x and of W.  dx = dy W: rows of dy, columns of W.  dW = dy^T x: columns of both.
 #pragma once
+#include <string>
+
 #include "core/fp8.hpp"
 #include "device/queue.hpp"
 #include "device/view.hpp"
+#include "kernels/cuda_queue.hpp"
 
 namespace slip {
 
@@ -47,6 +50,9 @@ template <class T> void quantize_fp8(const QuantizeFp8<T>& a, const Queue& q) {
   dispatch<T>(
       q, [&](auto) { quantize_fp8_cpu(a); }, [&](auto s) { quantize_fp8_cuda(a, s); });
 }
+
+// Why a GPU cannot multiply so: cuBLASLt has factors for each row on Hoppers alone. Empty where it can.
+std::string no_fp8(const std::string& gpu, CudaCapability);
 
 // C = A B^T, or C += A B^T. On CUDA (sm_90) K, rows of B and strides are multiples of 16.
 template <class T, class Out = T> struct Fp8Matmul {

@@ -1,5 +1,7 @@
 #include "kernels/fp8.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -22,6 +24,12 @@ template <class T> RowMatrix<T> decoded(const View2<E4m3>& q) {
 }
 
 }  // namespace
+
+std::string no_fp8(const std::string& gpu, CudaCapability c) {
+  if (c.major == 9) return "";
+  return fmt::format("fp8: its products, with a scale a row, run on sm_90; {} is sm_{}{}: use bf16", gpu,
+                     c.major, c.minor);
+}
 
 template <class T> void quantize_fp8_cpu(const QuantizeFp8<T>& a) {
   const int64_t rows = a.x.rows, cols = a.x.cols;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -109,11 +110,12 @@ FeatureDisk::FeatureDisk(const FeatureFiles* train, const FeatureFiles* eval, co
   const int64_t bytes = setup.max_tokens * s.token_bytes();
   for (size_t i = 0; i < s.slots.size(); ++i)
     s.slots[i].memory = setup.memory + static_cast<int64_t>(i) * bytes / 2;
+  const int64_t threads = std::min(setup.threads, setup.slots);  // more would have nothing to read
   if (setup.device == Device::cuda) {
-    for (int64_t i = 0; i < setup.threads; ++i)
+    for (int64_t i = 0; i < threads; ++i)
       s.staging.push_back({Buffer(Place::pinned, bytes), CopyQueue(setup.device)});
   }
-  for (int64_t i = 0; i < setup.threads; ++i) {
+  for (int64_t i = 0; i < threads; ++i) {
     const Staging* by = s.staging.empty() ? nullptr : &s.staging[static_cast<size_t>(i)];
     s.threads.push_back(start_thread("to read features", [&s, by] { s.run(by); }));
   }

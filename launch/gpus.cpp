@@ -18,11 +18,4 @@ std::string shared_gpus(const std::vector<GpuId>& of_rank) {
   return "";
 }
 
-std::string no_fp8(const std::string& gpu, int major, int minor) {
-  if (major == 9) return "";  // cuBLASLt's factors for each row are there on Hoppers alone
-  return fmt::format(
-      "train.precision=fp8: its products, with a scale a row, run on sm_90; {} is sm_{}{}: use bf16", gpu,
-      major, minor);
-}
-
 }  // namespace slip

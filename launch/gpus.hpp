@@ -11,7 +11,4 @@ using GpuId = std::array<char, 16>;  // a device's UUID
 // Names the first ranks that have the same GPU, and its id; empty when all differ.
 std::string shared_gpus(const std::vector<GpuId>& of_rank);
 
-// Why train.precision=fp8 cannot run on a GPU of that compute capability; empty where it can.
-std::string no_fp8(const std::string& gpu, int major, int minor);
-
 }  // namespace slip

@@ -235,28 +235,16 @@ RunInputs read_inputs(const RunOptions& o) {
   in.limits = {c.data.row_tokens, std::min(c.train.blocks_per_pass, c.data.row_tokens),
                longest + in.drafter.block, c.train.precision == "fp8",
                c.train.precision == "fp8" && fp8_suits_head(in.drafter)};
+  if (in.limits.fp8 && o.device == Device::cuda) check_fp8_sizes(in.drafter);
+  if (in.limits.fp8 && !in.limits.fp8_head)
+    log_info(fmt::format("train.precision=fp8: the head, {} x {}, stays in the working type (kernels/FP8.md)",
+                         in.drafter.vocab, in.drafter.hidden));
   choose_start(o, in);
   return in;
 }
 
-// What cuBLASLt asks of fp8 operands.
-void check_fp8(const RunOptions& o, const RunInputs& in) {
-  if (o.device == Device::cpu || !in.limits.fp8) return;
-  const DrafterModel& m = in.drafter;
-  for (const auto& [name, size] : {std::pair{"hidden_size", m.hidden},
-                                   {"intermediate_size", m.intermediate},
-                                   {"num_attention_heads * head_dim", m.heads * m.head_dim},
-                                   {"num_key_value_heads * head_dim", m.kv_heads * m.head_dim}}) {
-    if (size % 16 != 0)
-      fail_usage(
-          fmt::format("train.precision: fp8 on a GPU needs multiples of 16, the drafter's {} is {}; use bf16",
-                      name, size));
-  }
-}
-
 void check_everything(const RunOptions& o, const RunInputs& in) {
   const Config& c = o.config;
-  check_fp8(o, in);
   if (o.resume == "none" && fs::exists(c.log.dir + "/metrics.jsonl")) {
     fail_usage(
         fmt::format("log.dir: {} already holds a run; name another folder, or continue it with --resume auto",
@@ -309,6 +297,8 @@ PlanCosts plan_costs(const RunOptions& o, const RunInputs& in) {
   costs.offline = in.offline;
   costs.target_flops = target_row_flops(in.target, in.last_tap, shape) * (1 - in.rows_on_disk);
   costs.drafter_flops = drafter_row_flops(in.drafter, shape);
+  constexpr double kFp8Speed = 1.45;  // kernels/FP8.md
+  if (in.limits.fp8 && o.device == Device::cuda) costs.drafter_speed = kFp8Speed;
   costs.row_bytes = shape.tokens * static_cast<int64_t>(in.drafter.taps.size()) * in.target.hidden * 2;
   costs.rows_per_step = o.config.train.rows_per_step;
   costs.epoch = std::move(epoch);

@@ -25,7 +25,7 @@ std::optional<int> parse_count(const char* key, const std::string& text) {
 
 int balanced_targets(int ranks, const PlanCosts& c) {
   const auto slowest = [&](int targets) {
-    return std::max(c.target_flops / targets, c.drafter_flops / (ranks - targets));
+    return std::max(c.target_flops / targets, c.drafter_flops / c.drafter_speed / (ranks - targets));
   };
   int best = 1;
   for (int t = 2; t < ranks; ++t) {
@@ -69,7 +69,7 @@ std::pair<int, int> split(int ranks, const RolesConfig& roles, const PlanCosts& 
   return {t, d};
 }
 
-void advise(Plan& p) {
+void advise(Plan& p, double drafter_speed) {
   const int64_t rows = p.rows_per_step, slots = p.queue_rows * p.drafters;
   if (rows % p.drafters != 0) {
     const int64_t turns = (rows + p.drafters - 1) / p.drafters;
@@ -83,6 +83,8 @@ void advise(Plan& p) {
                     "keeps all of them at work",
                     p.targets, p.drafters, p.queue_rows, 1 + (p.targets + p.drafters - 1) / p.drafters));
   }
+  if (drafter_speed != 1)
+    p.notes.push_back(fmt::format("drafters are taken to be {} times as fast in fp8", drafter_speed));
 }
 
 }  // namespace
@@ -123,18 +125,19 @@ Plan make_plan(int world_size, const RolesConfig& roles, const PlanCosts& costs)
     }
   }
   if (world_size > 1 && p.targets > 0) {
-    const double target = p.target_flops / p.targets, drafter = p.drafter_flops / p.drafters;
+    const double target = p.target_flops / p.targets,
+                 drafter = p.drafter_flops / costs.drafter_speed / p.drafters;
     const double slowest = std::max(target, drafter);
     p.target_busy = slowest > 0 ? target / slowest : 1;
     p.drafter_busy = slowest > 0 ? drafter / slowest : 1;
   } else if (world_size == 1 && !costs.offline) {
-    const double sum = p.target_flops + p.drafter_flops;
+    const double sum = p.target_flops + p.drafter_flops / costs.drafter_speed;
     p.target_busy = sum > 0 ? p.target_flops / sum : 0.5;
     p.drafter_busy = 1 - p.target_busy;
   } else {
     p.target_busy = 0;
   }
-  advise(p);
+  advise(p, costs.drafter_speed);
   return p;
 }
 

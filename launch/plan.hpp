@@ -53,6 +53,7 @@ struct EpochSize {
 
 struct PlanCosts {
   double target_flops = 0, drafter_flops = 0;  // of a row
+  double drafter_speed = 1;                    // FLOPs in the time of one of the target: more in fp8
   int64_t row_bytes = 0;                       // of a row's features
   int64_t rows_per_step = 1;
   bool offline = false;  // features come from shards and nothing is decoded: no rank runs the target
@@ -87,7 +88,7 @@ struct Plan {
 };
 
 // Refuses with exit code 2 roles that do not add up to the ranks. Auto: the split that minimises
-// max(target_flops / targets, drafter_flops / drafters), at a tie the one with more drafters.
+// max(target_flops / targets, drafter_flops / drafter_speed / drafters), at a tie the one with more drafters.
 Plan make_plan(int world_size, const RolesConfig&, const PlanCosts&);
 
 std::string plan_text(const Plan&);         // roles, peers, costs, balance, an epoch; a line for each rank

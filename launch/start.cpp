@@ -10,6 +10,7 @@
 #include "device/cuda.hpp"
 #endif
 #include "kernels/cuda_queue.hpp"
+#include "kernels/fp8.hpp"
 #include "launch/gpus.hpp"
 #include "launch/plan.hpp"
 
@@ -147,14 +148,8 @@ int settle_fp8(const MpiSession& mpi, int device, const Deadline& deadline) {
   return settle(
       mpi,
       [&] {
-#if SLIP_HAVE_CUDA
-        cudaDeviceProp p;
-        check(cudaGetDeviceProperties(&p, device));
-        const std::string problem = no_fp8(p.name, p.major, p.minor);
-        if (!problem.empty()) fail_usage(problem);
-#else
-        (void)device;
-#endif
+        const std::string problem = no_fp8(cuda_device_name(device), cuda_capability(device));
+        if (!problem.empty()) fail_usage("train.precision=" + problem);
       },
       deadline, "what the GPUs compute");
 }

@@ -11,6 +11,7 @@
 #include "apps/commands.hpp"
 #include "apps/with_queue.hpp"
 #include "core/log.hpp"
+#include "kernels/fp8.hpp"
 
 namespace slip {
 namespace {
@@ -109,6 +110,10 @@ int run_bench(const Arguments& arguments) {
   const Device device = choose_device_kind(device_text);
   o.fp8 = precision == "fp8";
   if (o.fp8 && what != "drafter") fail_usage("--precision fp8: `bench drafter` has it");
+  if (o.fp8 && device == Device::cuda) {
+    const std::string problem = no_fp8(cuda_device_name(0), cuda_capability(0));
+    if (!problem.empty()) fail_usage("--precision " + problem);
+  }
   if (o.fp8 || precision == "auto") precision = device == Device::cpu ? "fp32" : "bf16";
   const bool bf16 = bf16_asked(precision, device);
   if (o.shapes.empty()) {

@@ -124,7 +124,8 @@ template <class C, class F> void fields(C& c, F&& f) {
   f("train.rows_per_step", c.train.rows_per_step, "rows of one optimizer step, over all ranks");
   f("train.anchors", c.train.anchors, "anchors (blocks) per document and epoch, at most");
   f("train.blocks_per_pass", c.train.blocks_per_pass,
-    "a row's blocks are trained in passes of at most so many: bounds memory, exact");
+    "a row's blocks are trained in passes of at most so many: bounds memory; the same but for the order of "
+    "sums, in fp8 but for its rounding");
   f("train.loss", c.train.loss, "decay or dpace");
   f("train.gamma", c.train.gamma,
     "decay constant of the slot weights; -1: 7, 5, 4 for blocks of 16, 10, 8; 0: no decay");

@@ -26,6 +26,9 @@ struct DrafterLimits {
 // anyway. Products want 16 at a time.
 inline bool fp8_suits_head(const DrafterModel& m) { return m.hidden >= 1024 && m.vocab % 16 == 0; }
 
+// Refuses, exit code 2, what cuBLASLt's products in fp8 do not take.
+void check_fp8_sizes(const DrafterModel&);
+
 // Activations of a row's context, kept until context_backward, which puts gradients in their places.
 template <class T> struct ContextBuffers {
   View2<T> x;         // (S, K*H) joined taps

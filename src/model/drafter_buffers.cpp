@@ -1,4 +1,6 @@
 // What a drafter takes from the arena.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "kernels/rmsnorm.hpp"
@@ -139,6 +141,18 @@ template <class T> void set_weights(Drafter<T>& d, const std::vector<float>& fla
   copy_to_device(d.weights, typed.data(), d.layout.count * static_cast<int64_t>(sizeof(T)), queue);
   synchronize(queue);
   quantize_weights(d, queue);
+}
+
+void check_fp8_sizes(const DrafterModel& m) {
+  for (const auto& [name, size] : {std::pair{"hidden_size", m.hidden},
+                                   {"intermediate_size", m.intermediate},
+                                   {"num_attention_heads * head_dim", m.heads * m.head_dim},
+                                   {"num_key_value_heads * head_dim", m.kv_heads * m.head_dim}}) {
+    if (size % 16 != 0) {
+      fail_usage(
+          fmt::format("fp8 on a GPU needs multiples of 16, the drafter's {} is {}: use bf16", name, size));
+    }
+  }
 }
 
 template <class T> void quantize_weights(Drafter<T>& d, const Queue& queue) {

@@ -290,7 +290,10 @@ LoadedCheckpoint load_checkpoint(const std::string& path, const ParameterLayout&
 std::vector<std::string> resume_contradictions(const TrainerState& saved, const TrainerState& now) {
   // Free to change: where the run lives, how it is spread and watched; and the files' places, which may have
   // moved (their content is compared by documents, tokens and the drafter's own config).
-  const auto free_key = [](const std::string& key) {
+  const auto precision = now.config.find("train.precision");
+  const bool fp8 = precision != now.config.end() && precision->second == "fp8";
+  const auto free_key = [fp8](const std::string& key) {
+    if (fp8 && key == "train.blocks_per_pass") return false;  // scales hold for a pass: other rounding
     static const char* const kFree[] = {"roles.", "log.", "checkpoint.", "eval.", "comm.", "dump."};
     static const char* const kFreeKeys[] = {
         "train.blocks_per_pass", "train.max_minutes", "train.max_bad_steps", "train.steps",

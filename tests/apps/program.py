@@ -40,7 +40,7 @@ def command(*arguments, ranks=None):
     return [*start, *map(str, arguments)]
 
 
-def run(*arguments, ranks=None, timeout=90):
+def run(*arguments, ranks=None, timeout=180):  # a debug build with sanitizers on a busy machine
     """Runs `slipstream ARGUMENTS`, under launch/run when `ranks` is given."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.run(command(*arguments, ranks=ranks), cwd=ROOT, capture_output=True, text=True, timeout=timeout)

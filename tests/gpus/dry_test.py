@@ -56,6 +56,14 @@ class Scripts(Folder):
         self.assertTrue(0 <= got["busy"]["training"]["drafters_wait"] < 1 and got["busy"]["busy"]["found"] > 0.1)
         self.assertEqual({json.loads(line)["op"] for line in (self.folder / "out/rows.jsonl").read_text().splitlines()}, {"step", "capture"})
 
+    def test_fp8(self):
+        self.call("fp8.py", "--dry", "step", "tiny")
+        got = {name: json.loads((self.folder / f"out/{name}.json").read_text())["result"] for name in ("step", "tiny")}
+        self.assertEqual([len(got["step"]["tiny"][way]) for way in ("bf16", "fp8")], [2, 2])
+        self.assertGreater(got["step"]["profile_ms"]["quantize_fp8"], 0)
+        self.assertEqual(got["tiny"]["mean"]["found"], got["tiny"]["over_bf16_percent"][0])
+        self.assertNotEqual(got["tiny"]["mean"]["found"], 0)
+
     def test_a_part_that_fails(self):
         done = self.call("one_node.py", "--device", "cpu", "--ranks", 2, "--set", "train.lr=hot", "planned", code=1)
         self.assertIn("planned: RuntimeError", done.stderr)

@@ -17,11 +17,13 @@ import statistics
 import subprocess
 import sys
 
-from machine import NO_EVALUATION, ROOT, TINY, dry, main_of
+from machine import NO_EVALUATION, ROOT, TINY, against, dry, main_of
 
 WAYS = ("bf16", "fp8")
 TESTS = {"kernels_gpu_test": "Fp8*:Matmul*:HeadRope*:HeadLoss*:Swiglu*", "drafter_gpu_test": "*"}
 STEPS, WINDOW = 500, 50
+WORDS, WIDE_LR = 64, 6e-4  # of `wide`: so few tokens that 500 steps learn which occur, and what follows what
+SPEED, OVER = 1.35, 1  # asked: times as fast, % of loss at most
 
 
 def steps(m):
@@ -38,6 +40,8 @@ def ops(m):
         lines = done.stdout.splitlines()
         found[name] = {"exit_code": done.returncode, "passed": next((line for line in lines if "PASSED" in line), ""),
                        "failed": [line for line in lines if line.startswith("[  FAILED  ]")][:20]}
+        if done.returncode != 0 or "PASSED" not in found[name]["passed"] or " 0 tests" in found[name]["passed"]:
+            raise RuntimeError(f"{name}: {found[name]}")
     return found
 
 
@@ -53,7 +57,7 @@ def step(m):
         for way in WAYS * 2:  # twice: the card is warm then
             row = bench(m, shape, way)[0]
             rows[way].append({k: row[k] for k in ("median_ms", "min_ms", "products_ms", "optimizer_ms", "arena_bytes", "peak_tflops")})
-        out[shape] = {**rows, "times_bf16": statistics.mean(r["median_ms"] for r in rows["bf16"]) / statistics.mean(r["median_ms"] for r in rows["fp8"])}
+        out[shape] = {**rows, "times_bf16": against(statistics.mean(r["median_ms"] for r in rows["bf16"]) / statistics.mean(r["median_ms"] for r in rows["fp8"]), 0 if dry(m) else SPEED, most=False)}
     parts = {}
     for row in bench(m, "tiny" if dry(m) else "qwen3-8b", "fp8", "--profile")[1:]:
         parts[row["op"]] = parts.get(row["op"], 0) + row["total_ms"]
@@ -87,13 +91,13 @@ def tiny(m):
     by_seed = {seed: compared({way: runs[seed, way].result() for way in WAYS}) for seed in seeds}
     held = [100 * (s["fp8"]["evaluation"]["loss"] / s["bf16"]["evaluation"]["loss"] - 1) for s in by_seed.values() if s["fp8"]["evaluation"]]
     over = [s["over_bf16_percent"] for s in by_seed.values()]
-    return {"over_bf16_percent": over, "mean": statistics.mean(over), "held_out_percent": held, **by_seed}
+    return {"over_bf16_percent": over, "mean": against(statistics.mean(over), OVER), "held_out_percent": held, **by_seed}
 
 
 def bigram(path, vocab, mask, documents, length):
     """Every token has eight followers, drawn 1/2, 1/4, ...; the table and the documents depend on the seed alone."""
     numbers = random.Random(5)
-    words = min(vocab, mask, 512)
+    words = min(vocab, mask, WORDS)
     followers = [[numbers.randrange(words) for _ in range(8)] for _ in range(words)]
     weights = [2.0**-k for k in range(8)]
     lines = path.with_suffix(".jsonl")
@@ -125,9 +129,10 @@ def wide(m):
     shard = m.work / "bigram.h5"
     bigram(shard, drafter["vocab_size"], drafter["dflash_config"]["mask_token_id"], 4 * steps(m), length)
     settings = {"target__path": folder, "drafter__config": m.work / "drafter.json", "data__tokens": shard, "data__row_tokens": 4 * length, "data__max_length": length,
-                "train__rows_per_step": 1, "train__anchors": length // 8, "train__schedule": "constant", "train__lr": 6e-4, "train__steps": steps(m), "checkpoint__every_steps": 0,
+                "train__rows_per_step": 1, "train__anchors": length // 8, "train__schedule": "constant", "train__lr": WIDE_LR, "train__steps": steps(m), "checkpoint__every_steps": 0,
                 "log__every_steps": 100, **NO_EVALUATION}
-    return compared({way: m.train(1, f"wide-{way}", "configs/qwen3-8b.ini", "--synthetic-weights", **settings, train__precision=way) for way in WAYS})
+    found = compared({way: m.train(1, f"wide-{way}", "configs/qwen3-8b.ini", "--synthetic-weights", **settings, train__precision=way) for way in WAYS})
+    return {**found, "over_bf16_percent": against(found["over_bf16_percent"], OVER)}
 
 
 PARTS = {f.__name__: (f, minutes) for f, minutes in ((ops, 0.5), (step, 1.5), (tiny, 2), (wide, 2))}

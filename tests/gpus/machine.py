@@ -194,6 +194,10 @@ class Result:
         return roles
 
 
+def against(found, asked, most=True):
+    return {"found": found, "asked": asked, "holds": found <= asked if most else found >= asked}
+
+
 def dry(m):
     return m.device == "cpu"
 

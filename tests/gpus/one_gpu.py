@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 
-from machine import TINY, dry, dump_features, main_of
+from machine import TINY, against, dry, dump_features, main_of
 
 # Asked for, on an H200: ms, bytes of the arena, tokens/s, a share, tokens/s at which features come.
 ATTENTION_MS = {("fwd", "S=4096"): 0.41, ("bwd", "S=4096"): 1.45, ("fwd", "S=16384"): 1.45, ("bwd", "S=16384"): 5.0, ("fwd", "S=4096 window 2048"): 0.749 / 2.3,
@@ -26,10 +26,6 @@ BUSY, SOURCE = 0.97, 40000
 def bench(m, *words):
     """The first row of it: the whole."""
     return json.loads(m.run(1, "bench", *words, "--device", m.device, "--out", m.out / "rows.jsonl").stdout.splitlines()[0])
-
-
-def against(found, asked, most=True):
-    return {"found": found, "asked": asked, "holds": found <= asked if most else found >= asked}
 
 
 def attention(m):

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "support/gpu_required.hpp"
 #include "support/head_loss_case.hpp"
 #include "support/kernel_test.hpp"
 
@@ -89,7 +90,18 @@ void expect_copies(const Matrix& x, const Codes& rows, const Codes& columns) {
   }
 }
 
-template <class B> class Fp8 : public KernelTest<B> {};
+TEST(NoFp8, HoppersAloneCompute) {
+  EXPECT_EQ(no_fp8("NVIDIA H200", {9, 0}), "");
+  const std::string said = no_fp8("NVIDIA B200", {10, 0});
+  for (const char* part : {"NVIDIA B200", "sm_100", "sm_90", "use bf16"})
+    EXPECT_NE(said.find(part), std::string::npos) << said;
+  EXPECT_NE(no_fp8("NVIDIA A100-SXM4-80GB", {8, 0}), "");
+  EXPECT_NE(no_fp8("NVIDIA L40S", {8, 9}), "");  // has fp8 products, but none with a scale a row
+}
+
+template <class B> class Fp8 : public KernelTest<B> {
+  void SetUp() override { skip_without_fp8(B::kDevice); }
+};
 TYPED_TEST_SUITE(Fp8, BackEnds, BackEndName);
 
 TYPED_TEST(Fp8, QuantizesToTheBit) {

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <tuple>
-
 #include "device/peak.hpp"
 
 namespace slip {
@@ -24,17 +22,6 @@ TEST(SharedGpus, NamesTheRanksAndTheGpu) {  // cases.md G8
 TEST(SharedGpus, QuietWhenEachRankHasItsOwn) {
   EXPECT_EQ(shared_gpus({id('a'), id('b'), id('c')}), "");
   EXPECT_EQ(shared_gpus({}), "");
-}
-
-TEST(NoFp8, HoppersAloneCompute) {
-  EXPECT_EQ(no_fp8("NVIDIA H200", 9, 0), "");
-  for (const auto& [name, major, minor] :
-       {std::tuple{"NVIDIA A100-SXM4-80GB", 8, 0}, {"NVIDIA L40S", 8, 9}, {"NVIDIA B200", 10, 0}}) {
-    const std::string said = no_fp8(name, major, minor);
-    EXPECT_NE(said.find(name), std::string::npos) << said;
-    EXPECT_NE(said.find("train.precision"), std::string::npos) << said;
-    EXPECT_NE(said.find("use bf16"), std::string::npos) << said;
-  }
 }
 
 TEST(DeclaredPeak, LongerNamesFirst) {

@@ -12,6 +12,7 @@ namespace slip {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 PlanCosts costs(double target, double drafter, int64_t rows_per_step = 8) {
@@ -56,6 +57,19 @@ TEST(Plan, AutoBalances) {
     EXPECT_EQ(p.targets, expected) << ranks << " ranks, " << target << " : " << drafter;
     EXPECT_EQ(p.targets + p.drafters, ranks);
   }
+}
+
+TEST(Plan, FasterDraftersAreFewer) {
+  PlanCosts c = costs(58.4, 73.8);
+  EXPECT_EQ(make_plan(3, kAuto, c).targets, 1);
+  EXPECT_TRUE(make_plan(3, kAuto, c).notes.empty());
+  c.drafter_speed = 1.45;
+  const Plan p = make_plan(3, kAuto, c);
+  EXPECT_EQ(p.targets, 2);
+  EXPECT_NEAR(p.target_busy, 58.4 / 2 / (73.8 / 1.45), 1e-12);
+  EXPECT_EQ(p.drafter_flops, 73.8);
+  EXPECT_NEAR(make_plan(1, kAuto, c).drafter_busy, 73.8 / (73.8 + 1.45 * 58.4), 1e-12);
+  EXPECT_THAT(p.notes, Contains(HasSubstr("1.45 times as fast")));
 }
 
 TEST(Plan, DraftersFirstAndEveryRowHasOneOfEach) {

@@ -299,6 +299,11 @@ class Resume(Training):
 
 
 class Fp8(Training):
+    def setUp(self):
+        super().setUp()
+        if ON_GPU and not subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True).stdout.startswith("9."):
+            self.skipTest("fp8 runs on Hoppers alone")
+
     def test_same_result_resumed_and_on_other_ranks(self):
         """Fewer blocks a pass than a document has: the copies of the last pass are shorter than their memory."""
         fp8 = {"train_precision": "fp8", "train_blocks_per_pass": 2}
@@ -318,6 +323,25 @@ class Fp8(Training):
         self.assertNotEqual(fp8[0]["loss"], bf16[0]["loss"])
         self.assert_same_rows(fp8, bf16, tolerance=0.1)  # over the first steps at a high rate; tests/gpus/fp8.py compares curves
         self.assertLess(abs(sum(m["loss"] for m in fp8) / sum(m["loss"] for m in bf16) - 1), 0.02)
+
+    def test_a_wide_model_has_its_head_in_fp8(self):
+        """With nothing quantized before the first step every logit would be 0, and no gradient would leave the head."""
+        config = json.loads((GOLDEN / "tiny-qwen3/config.json").read_text())
+        (self.folder / "target").mkdir()
+        (self.folder / "target/config.json").write_text(json.dumps({**config, "hidden_size": 1024, "num_hidden_layers": 2, "tie_word_embeddings": False}))
+        taps = {"dflash_config": {**DRAFTER["dflash_config"], "target_layer_ids": [0, 1]}, "num_target_layers": 2}
+        (self.folder / "drafter.json").write_text(json.dumps({**DRAFTER, **taps, "hidden_size": 1024}))
+        shard = write_shard(self.folder / "wide.h5", documents([40] * 8), 256, 255)
+        said, rows = {}, {}
+        for precision in ("bf16", "fp8"):
+            said[precision] = self.train(precision, "--synthetic-weights", target_path=self.folder / "target", drafter_config=self.folder / "drafter.json", data_tokens=shard,
+                                         train_steps=2, checkpoint_every_steps=0, train_precision=precision).err
+            rows[precision] = self.metrics(precision)
+        self.assertNotIn("stays in the working type", said["fp8"])
+        self.assertNotEqual(rows["fp8"][0]["loss"], rows["bf16"][0]["loss"])
+        self.assert_same_rows(rows["fp8"][:1], rows["bf16"][:1], tolerance=0.05)
+        said["narrow"] = self.train("narrow", train_precision="fp8", train_steps=1).err
+        self.assertRegex(said["narrow"], r"the head, 272 x \d+, stays in the working type")
 
 
 class BadRows(Training):  # C3

@@ -1,10 +1,12 @@
 // A test for GPUs where there is none: skipped, or failed where SLIP_REQUIRE_GPU=1 asks for one.
 #pragma once
+#include <gtest/gtest.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
-#include "kernels/cuda_queue.hpp"
+#include "kernels/fp8.hpp"
 
 namespace slip::testing {
 
@@ -15,6 +17,13 @@ inline int without_gpu() {
   const bool must = required != nullptr && std::string_view(required) == "1";
   std::fprintf(stderr, "%s: no CUDA device\n", must ? "failed" : "skipped");
   return must ? 1 : 77;
+}
+
+// In SetUp: products in fp8 run on Hoppers alone.
+inline void skip_without_fp8(Device device) {
+  if (device == Device::cpu) return;
+  const std::string problem = no_fp8(cuda_device_name(0), cuda_capability(0));
+  if (!problem.empty()) GTEST_SKIP() << problem;
 }
 
 }  // namespace slip::testing

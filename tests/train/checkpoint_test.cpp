@@ -289,6 +289,8 @@ TEST(Resume, WhereAndHowFastIsFree) {
     now.config[key] = "2";
   }
   EXPECT_TRUE(resume_contradictions(saved, now).empty());
+  saved.config["train.precision"] = now.config["train.precision"] = "fp8";
+  EXPECT_THAT(resume_contradictions(saved, now), ElementsAre(HasSubstr("train.blocks_per_pass")));
   // Everything else is not: a key that is added later is guarded until somebody says it is free.
   const Config config;
   int guarded = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "support/gpu_required.hpp"
 #include "support/kernel_test.hpp"
 #include "train/drafter_case.hpp"
 
@@ -34,6 +35,8 @@ Row short_row(const DrafterModel& m) {
 }
 
 template <class B> class DrafterFp8Test : public ::testing::Test {
+  void SetUp() override { skip_without_fp8(B::kDevice); }
+
  public:
   using T = typename B::Type;
   using Rig = DrafterRig<T, B::kDevice>;
