@@ -235,7 +235,7 @@ RunInputs read_inputs(const RunOptions& o) {
   in.limits = {c.data.row_tokens, std::min(c.train.blocks_per_pass, c.data.row_tokens),
                longest + in.drafter.block, c.train.precision == "fp8",
                c.train.precision == "fp8" && fp8_suits_head(in.drafter)};
-  if (in.limits.fp8 && o.device == Device::cuda) check_fp8_sizes(in.drafter);
+  if (in.limits.fp8 && o.device == Device::cuda) check_fp8_sizes(in.drafter, "train.precision=fp8");
   if (in.limits.fp8 && !in.limits.fp8_head)
     log_info(fmt::format("train.precision=fp8: the head, {} x {}, stays in the working type (kernels/FP8.md)",
                          in.drafter.vocab, in.drafter.hidden));

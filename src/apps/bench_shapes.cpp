@@ -117,7 +117,7 @@ RowBlocks random_blocks(const RowTokens& row, const DrafterModel& m, const RowSi
 
 StepShape make_step_shape(const BenchOptions& o, const std::string& shape) {
   const NamedDrafter named = named_drafter(shape);
-  if (o.fp8) check_fp8_sizes(named.model);
+  if (o.fp8) check_fp8_sizes(named.model, "--precision fp8");
   const auto choose = [](int64_t asked, int64_t own) { return asked > 0 ? asked : own; };
   const RowSizes sizes{choose(o.tokens, named.row.tokens), choose(o.documents, named.row.documents),
                        choose(o.anchors, named.row.anchors)};

@@ -26,8 +26,8 @@ struct DrafterLimits {
 // anyway. Products want 16 at a time.
 inline bool fp8_suits_head(const DrafterModel& m) { return m.hidden >= 1024 && m.vocab % 16 == 0; }
 
-// Refuses, exit code 2, what cuBLASLt's products in fp8 do not take.
-void check_fp8_sizes(const DrafterModel&);
+// Refuses, exit code 2, what cuBLASLt's products in fp8 do not take. `asked`: the option or key.
+void check_fp8_sizes(const DrafterModel&, const char* asked);
 
 // Activations of a row's context, kept until context_backward, which puts gradients in their places.
 template <class T> struct ContextBuffers {

@@ -143,14 +143,14 @@ template <class T> void set_weights(Drafter<T>& d, const std::vector<float>& fla
   quantize_weights(d, queue);
 }
 
-void check_fp8_sizes(const DrafterModel& m) {
+void check_fp8_sizes(const DrafterModel& m, const char* asked) {
   for (const auto& [name, size] : {std::pair{"hidden_size", m.hidden},
                                    {"intermediate_size", m.intermediate},
                                    {"num_attention_heads * head_dim", m.heads * m.head_dim},
                                    {"num_key_value_heads * head_dim", m.kv_heads * m.head_dim}}) {
     if (size % 16 != 0) {
-      fail_usage(
-          fmt::format("fp8 on a GPU needs multiples of 16, the drafter's {} is {}: use bf16", name, size));
+      fail_usage(fmt::format("{}: on a GPU fp8 needs multiples of 16, the drafter's {} is {}; use bf16",
+                             asked, name, size));
     }
   }
 }

@@ -139,6 +139,12 @@ class Recipes(Folder):
                 return next(r["memory_bytes"] for r in plan["rank"] if r["role"] == "drafter") / 1e9
             bf16 = memory()
             self.assertAlmostEqual(memory(train_precision="fp8") - bf16, float(more_gb), delta=0.06)
+        odd = json.loads((ROOT / "configs/qwen3-8b-drafter.json").read_text())
+        (self.folder / "odd.json").write_text(json.dumps({**odd, "intermediate_size": 12290}))
+        words = [w for pair in (f"data.tokens={self.model(ROOT / 'configs/qwen3-8b.ini')[0]}", f"drafter.config={self.folder}/odd.json", "eval.tokens=", "eval.prompts=", "train.precision=fp8") for w in ("--set", pair)]
+        done = run("plan", "--config", ROOT / "configs/qwen3-8b.ini", "--device", "cuda", *words)
+        self.assertEqual((done.code, done.err.count("\n")), (2, 1), done)
+        self.assertIn("train.precision=fp8: on a GPU fp8 needs multiples of 16, the drafter's intermediate_size is 12290; use bf16", done.err)
 
     def test_the_commands_run(self):
         """The smoke commands, then the full ones, as they stand, on two CPU ranks and a target of a few thousand weights."""
