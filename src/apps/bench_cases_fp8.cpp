@@ -47,7 +47,7 @@ template <class T> BenchCases quantize_fp8_cases(const StepShape& s, const Queue
   add("context", context, h, step_rows, Copies::rows);
   add("context turned", context, h, step_rows, Copies::columns);
   add("gradient of context kv", context, m.layers * kv, step_rows);
-  add("gradient of context", context, h, step_rows);
+  add("gradient of context", context, h, step_rows, Copies::columns);
   for (const Pass& pass : s.passes) {
     const double times = layers * step_rows;
     add("norms, gradients of the stream", pass.rows, h, 4 * times);

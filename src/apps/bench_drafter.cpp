@@ -152,9 +152,8 @@ template <class T> void bench_drafter(Bench& b, const std::string& shape) {
     if (!b.options.fp8) {  // there the forward pass alone is the evaluation's, in the working type
       const double forward_ms = measure(b.queue, repeats, [&] { trainer.forward(); }).median_ms;
       const double row_ms = measure(b.queue, repeats, [&] { trainer.gradients(); }).median_ms;
-      row.more = {{"forward_ms", forward_ms},  // with the loss
-                                               // with the head's gradient and the zeroing of gradients
-                  {"backward_ms", row_ms - forward_ms}};
+      // The first with the loss, the second with the head's gradient and the zeroing of gradients.
+      row.more = {{"forward_ms", forward_ms}, {"backward_ms", row_ms - forward_ms}};
     }
     const double update_ms = measure(b.queue, repeats, [&] { trainer.update(); }).median_ms;
     row.more.insert(row.more.end(),

@@ -166,7 +166,7 @@ void context_backward(Drafter<T>& d, int64_t tokens, const int* position, const 
                   .dgain = d.g.hidden_norm,
                   .scratch = d.blocks.scratch},
                  queue);
-  products.gradient(dc, true);
+  products.gradient_of_weights(dc);
   const Fp8Rows x = products.turned(rows(c.x));
   // The last product of the pass, and nothing hides the sum of its last piece: so in pieces.
   const int64_t h = d.model.hidden, most = fc_rows(h);

@@ -25,9 +25,12 @@ template <class T> class Products {
     matmul<T, T>({.form = Product::nt, .a = x, .b = w, .c = y, .b_settled = frozen_}, queue_);
   }
 
-  // dy of the next products; `last`: there is no input gradient among them.
-  void gradient(View2<const T> dy, bool last = false) const {
-    if (f_.on) quantize_fp8<T>({dy, last ? Fp8Rows() : rows_like(dy), columns_like(dy), f_.largest}, queue_);
+  // dy of the next products, and where there is no input gradient among them.
+  void gradient(View2<const T> dy) const {
+    if (f_.on) quantize_fp8<T>({dy, rows_like(dy), columns_like(dy), f_.largest}, queue_);
+  }
+  void gradient_of_weights(View2<const T> dy) const {
+    if (f_.on) quantize_fp8<T>({dy, {}, columns_like(dy), f_.largest}, queue_);
   }
   void input_gradient(View2<const T> dy, View2<const T> w, const Fp8Rows& w_columns, View2<T> dx,
                       bool accumulate = false) const {
